@@ -1,4 +1,4 @@
-// Monotonic time in nanoseconds. Deciders never call it: their events carry the time.
+// Monotonic time in nanoseconds. Pure state machines (daemon/request) do not call it; their callers pass the time.
 #ifndef EXPERTD_BASE_CLOCK_H
 #define EXPERTD_BASE_CLOCK_H
 
@@ -7,7 +7,7 @@
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000, NS_PER_S = 1000000000 };
 
-// A time that never comes: no deadline.
+// Later than any time: no deadline.
 #define CLOCK_NEVER INT64_MAX
 
 static inline int64_t clock_now_ns(void) {
@@ -16,7 +16,7 @@ static inline int64_t clock_now_ns(void) {
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
-// start + span, CLOCK_NEVER where that overflows.
+// start + span, or CLOCK_NEVER if the sum overflows.
 static inline int64_t clock_add_ns(int64_t start_ns, int64_t span_ns) {
     int64_t sum;
     return __builtin_add_overflow(start_ns, span_ns, &sum) ? CLOCK_NEVER : sum;

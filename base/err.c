@@ -44,13 +44,13 @@ static const struct err_row ROWS[EXPERTD_ERR_CODE_COUNT] = {
     [EXPERTD_ERR_UNIMPLEMENTED] = {"UNIMPLEMENTED", 70},
 };
 
-// Thread-local and not allocated: the report of a failed allocation must not allocate.
+// Static, because reporting a failed allocation must not allocate.
 static _Thread_local char message[EXPERTD_ERR_MESSAGE_MAX];
 static _Thread_local char field_name[EXPERTD_ERR_FIELD_MAX];
 
 err_t err_record(enum expertd_err_code code, const char *field, const char *format, ...) {
     INVARIANT(code > EXPERTD_ERR_OK && code < EXPERTD_ERR_CODE_COUNT);
-    char text[EXPERTD_ERR_MESSAGE_MAX]; // apart from `message`, which may be among the arguments
+    char text[EXPERTD_ERR_MESSAGE_MAX]; // a separate buffer, because `message` may be among the arguments
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);

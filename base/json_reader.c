@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-// What stands at the reader's place, for a message.
+// Describes the next input byte, for a message.
 struct found {
     char text[24];
 };
@@ -24,10 +24,10 @@ static const char *found_text(const struct json_reader *r, struct found *found) 
     return found->text;
 }
 
-static err_t bad(const struct json_reader *r, const char *wanted) {
+static err_t bad(const struct json_reader *r, const char *expected) {
     struct found found;
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON at byte %zu: %s wanted, %s found", (size_t)(r->at - r->start), wanted,
-                      found_text(r, &found));
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON at byte %zu: expected %s, found %s", (size_t)(r->at - r->start),
+                      expected, found_text(r, &found));
 }
 
 void json_reader_init(struct json_reader *reader, const char *text, size_t length) {
@@ -53,9 +53,9 @@ FALLIBLE json_reader_expect(struct json_reader *r, char c) {
     if (json_reader_accept(r, c)) {
         return OK;
     }
-    char wanted[] = "'?'";
-    wanted[1] = c;
-    return bad(r, wanted);
+    char expected[] = "'?'";
+    expected[1] = c;
+    return bad(r, expected);
 }
 
 bool json_reader_accept_null(struct json_reader *r) {
@@ -76,7 +76,7 @@ static int hex_digit(char c) {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// The four digits after \u.
+// Reads the four digits after \u.
 static FALLIBLE read_hex4(struct json_reader *r, uint32_t *out) {
     *out = 0;
     for (int i = 0; i < 4; i++, r->at++) {
@@ -103,12 +103,12 @@ static FALLIBLE read_unicode_escape(struct json_reader *r, uint32_t *code) {
         }
         *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
     } else if (*code >= 0xdc00 && *code < 0xe000) {
-        return bad(r, "a surrogate pair's first half");
+        return bad(r, "the first half of a surrogate pair");
     }
     return *code ? OK : bad(r, "a character other than U+0000");
 }
 
-// Bytes written, 1 to 4.
+// Returns the number of bytes written, 1 to 4.
 static size_t put_utf8(uint32_t code, char *out) {
     if (code < 0x80) {
         out[0] = (char)code;
@@ -132,7 +132,7 @@ static size_t put_utf8(uint32_t code, char *out) {
     return 4;
 }
 
-// A character of two to four bytes, neither overlong nor a surrogate nor above U+10FFFF (the Unicode standard's table 3-7).
+// Reads a character of two to four bytes. Refuses overlong forms, surrogates and values above U+10FFFF (Unicode, table 3-7).
 static FALLIBLE read_utf8(struct json_reader *r, uint32_t *code) {
     unsigned char first = (unsigned char)*r->at;
     size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
@@ -179,7 +179,7 @@ FALLIBLE json_reader_string(struct json_reader *r, char *out, size_t *length) {
         unsigned char c = (unsigned char)*r->at;
         uint32_t code = c;
         if (c < 0x20) {
-            return bad(r, "a character (control characters are written as escapes)");
+            return bad(r, "a character (a control character needs an escape)");
         }
         if (c == '\\') {
             r->at++;
@@ -226,9 +226,9 @@ FALLIBLE json_reader_u64(struct json_reader *r, uint64_t *out) {
         r->at++;
     }
     bool leading_zero = r->at - first > 1 && *first == '0';
-    bool not_whole = r->at < r->end && (*r->at == '.' || *r->at == 'e' || *r->at == 'E');
-    if (r->at == first || leading_zero || not_whole) {
-        return bad(r, "a whole number, not negative,");
+    bool is_fraction = r->at < r->end && (*r->at == '.' || *r->at == 'e' || *r->at == 'E');
+    if (r->at == first || leading_zero || is_fraction) {
+        return bad(r, "an integer of 0 or more");
     }
     *out = value;
     return OK;
@@ -288,13 +288,13 @@ static FALLIBLE skip_scalar(struct json_reader *r) {
     return skip_number(r);
 }
 
-// The name and colon before an object's member.
+// Skips the name and the colon of an object's member.
 static FALLIBLE skip_name(struct json_reader *r) {
     TRY(json_reader_string(r, NULL, NULL));
     return json_reader_expect(r, ':');
 }
 
-// Opens the value at hand: *opened where it is an array or object with something in it, else it has been passed over.
+// Enters the next value if it is an array or object with elements (*opened); otherwise skips it.
 static FALLIBLE skip_open(struct json_reader *r, bool *opened, bool *is_object) {
     *opened = false;
     *is_object = json_reader_accept(r, '{');
@@ -306,14 +306,14 @@ static FALLIBLE skip_open(struct json_reader *r, bool *opened, bool *is_object) 
 }
 
 FALLIBLE json_reader_skip(struct json_reader *r) {
-    uint64_t objects = 0; // bit d: what is open at depth d is an object, else an array
+    uint64_t objects = 0; // bit d: 1 if the value open at depth d is an object, 0 if it is an array
     unsigned depth = 0;
     do {
         bool opened, is_object;
         TRY(skip_open(r, &opened, &is_object));
         if (opened) {
             if (depth == JSON_READER_DEPTH_MAX) {
-                return bad(r, "JSON nested less than 64 deep");
+                return bad(r, "at most 64 levels of nesting");
             }
             objects = (objects & ~(1ull << depth)) | (uint64_t)is_object << depth;
             depth++;
@@ -336,5 +336,5 @@ FALLIBLE json_reader_skip(struct json_reader *r) {
 
 FALLIBLE json_reader_end(struct json_reader *r) {
     skip_space(r);
-    return r->at == r->end ? OK : bad(r, "nothing more");
+    return r->at == r->end ? OK : bad(r, "the end of the text");
 }

@@ -7,8 +7,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-// A signal handler is given no context, so this one table is the process's own. A slot belongs to whoever moved `start` from FREE
-// to CLAIMED; `end` and `path` are written before `start` is published, so the handler never sees half a slot.
+// The table is global because a signal handler has no context argument. A thread owns a slot after changing `start` from FREE to
+// CLAIMED. It writes `end` and `path` before it publishes `start`, so the handler never sees an incomplete slot.
 struct mapped_range {
     atomic_uintptr_t start;
     uintptr_t end;
@@ -18,7 +18,7 @@ struct mapped_range {
 enum { FREE = 0, CLAIMED = 1 };
 
 static struct mapped_range ranges[MAPPED_RANGES_MAX];
-static atomic_flag spoken = ATOMIC_FLAG_INIT; // the handler's own
+static atomic_flag reported = ATOMIC_FLAG_INIT; // used by the handler only
 
 void mapped_add(const void *start, size_t bytes, const char *path) {
     for (size_t i = 0; i < MAPPED_RANGES_MAX; i++) {
@@ -52,12 +52,12 @@ static const char *path_at(uintptr_t address) {
     return NULL;
 }
 
-// In one piece, beside whatever other threads write.
-static void say(const char *path) {
-    char before[] = "expertd: the file ";
-    char behind[] = " changed or became unreadable while it was read: do not write into a checkpoint that is being served\n";
+// Writes the message with one call, so that output of other threads cannot split it.
+static void report(const char *path) {
+    char prefix[] = "expertd: the file ";
+    char suffix[] = " changed or became unreadable while it was read: do not write into a checkpoint that is being served\n";
     const struct iovec parts[] = {
-        {before, sizeof before - 1}, {(char *)(uintptr_t)path, strlen(path)}, {behind, sizeof behind - 1}};
+        {prefix, sizeof prefix - 1}, {(char *)(uintptr_t)path, strlen(path)}, {suffix, sizeof suffix - 1}};
     ssize_t written = writev(STDERR_FILENO, parts, sizeof parts / sizeof *parts);
     (void)written; // the process ends anyway
 }
@@ -66,14 +66,14 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)context;
     const char *path = path_at((uintptr_t)info->si_addr);
     if (!path) {
-        signal(number, SIG_DFL); // not a file of ours: the fault happens again, with the default's core dump
+        signal(number, SIG_DFL); // not a registered file: the access faults again and the default action dumps core
         return;
     }
-    // A team reads a file with all its threads, and they all come here: the first speaks and ends the process.
-    while (atomic_flag_test_and_set(&spoken)) {
+    // Several threads of a team may fault on the same file. The first one reports and ends the process; the others wait.
+    while (atomic_flag_test_and_set(&reported)) {
         pause();
     }
-    say(path);
+    report(path);
     _exit(MAPPED_EXIT_CODE);
 }
 
@@ -81,7 +81,7 @@ FALLIBLE mapped_install_handler(void) {
     struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);
     if (sigaction(SIGBUS, &action, NULL) != 0) {
-        FAIL(EXPERTD_ERR_INTERNAL, "cannot set the handler of SIGBUS");
+        FAIL(EXPERTD_ERR_INTERNAL, "cannot install the SIGBUS handler");
     }
     return OK;
 }

@@ -1,5 +1,5 @@
-// A file can change under its mapping: the kernel then sends SIGBUS to whoever touches the page. This registry knows which file
-// each mapped range belongs to, so that main()'s handler can name it and end with exit 65 instead of a bare crash.
+// Turns SIGBUS on a mapped file into an error message and exit code 65. The kernel sends SIGBUS when a page is read that the file
+// no longer has, or that the disk cannot deliver. The signal handler finds the file's name in a registry of mapped ranges.
 // Ranges are added and removed from any thread; the handler takes no lock and allocates nothing.
 #ifndef EXPERTD_BASE_MAPPED_H
 #define EXPERTD_BASE_MAPPED_H
@@ -10,12 +10,12 @@
 
 enum { MAPPED_RANGES_MAX = 8192, MAPPED_EXIT_CODE = 65 };
 
-// Names a range. `path` is borrowed until mapped_remove. Past MAPPED_RANGES_MAX ranges it does nothing: a fault there is then an
-// ordinary SIGBUS.
+// Registers a range. `path` is borrowed until mapped_remove. Ranges beyond MAPPED_RANGES_MAX are ignored; there SIGBUS has its
+// default effect.
 void mapped_add(const void *start, size_t bytes, const char *path);
-void mapped_remove(const void *start); // before the range is unmapped; of a range that was not added it does nothing
+void mapped_remove(const void *start); // call before unmapping; ignores a range that was not added
 
-// main() calls it once, before the first file is opened. EXPERTD_ERR_INTERNAL where the handler cannot be set.
+// Installs the handler. main() calls it once, before it opens the first file. EXPERTD_ERR_INTERNAL.
 FALLIBLE mapped_install_handler(void);
 
 #endif

@@ -17,7 +17,7 @@ size_t printable_length(const char *text) {
         }
         point = point << 6 | (p[i] & 0x3f);
     }
-    static const uint32_t LEAST[] = {0, 0, 0xa0, 0x800, 0x10000}; // below: C1 controls and overlong forms
+    static const uint32_t LEAST[] = {0, 0, 0xa0, 0x800, 0x10000}; // smaller values: C1 controls and overlong forms
     bool refused = point < LEAST[length] || (point >= 0xd800 && point <= 0xdfff) || point == 0x2028 || point == 0x2029 ||
                    point == 0xfeff || point == 0xfffe || point == 0xffff || point > 0x10ffff;
     return refused ? 0 : length;

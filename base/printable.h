@@ -1,18 +1,18 @@
-// What may be shown as it stands, in a log line, a label, a message of the interface: UTF-8 without control characters. Any thread.
+// Decides which text is safe to print in log lines, metric labels and messages: UTF-8 without control characters. Any thread.
 #ifndef EXPERTD_BASE_PRINTABLE_H
 #define EXPERTD_BASE_PRINTABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-// The bytes of the character at text; 0: a control character (C1's and the two Unicode line ends too), a byte order mark, the two
-// code points that are no characters, or bytes that are no UTF-8. 0 at the end of the text as well.
+// Number of bytes of the printable character at `text`. 0: the end of the text, invalid UTF-8, a control character (including C1,
+// U+2028 and U+2029), U+FEFF, U+FFFE or U+FFFF.
 size_t printable_length(const char *text);
 
-// Whether all of the text is; *at is the first byte that is not.
+// Is all of the text printable? If not, *at is the offset of the first byte that is not.
 bool printable_is(const char *text, size_t *at);
 
-// The text with \xff for each byte that is not, and \\ for \, as much of it as fits; returns out.
+// Copies the text, with each unprintable byte as \xNN and \ as \\. Truncates it to out_bytes. Returns out.
 const char *printable_escape(const char *text, char *out, size_t out_bytes);
 
 #endif

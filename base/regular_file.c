@@ -15,13 +15,13 @@
 
 #include "base/clock.h"
 
-// What lies there, or does not, or is not ours to read, stays so when it is tried again; that nothing can be opened now does not.
+// EXPERTD_ERR_CHECKPOINT for a cause that remains when the call is repeated; EXPERTD_ERR_IO for one that may pass.
 static FALLIBLE cannot_open(const char *path, int cause) {
     struct stat link;
     switch (cause) {
     case ENOENT:
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s%s", path, strerror(cause),
-             lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? ", where this link leads" : "");
+             lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? " (the target of this link)" : "");
     case EACCES:
     case EPERM:
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let user %u read it", path, strerror(cause), (unsigned)geteuid());
@@ -38,13 +38,13 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     struct stat status;
     *fd = -1;
     *size = 0;
-    // What stat says comes first, since opening a FIFO or a device may itself do something; O_NONBLOCK is for what may take the
-    // file's place in between.
+    // stat comes first, because opening a FIFO or a device can have side effects. O_NONBLOCK covers a file that is replaced between
+    // stat and open.
     if (stat(path, &status) != 0) {
         return cannot_open(path, errno);
     }
     if (!S_ISREG(status.st_mode)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is no regular file", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a regular file", path);
     }
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (*fd < 0) {
@@ -52,7 +52,7 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     }
     if (fstat(*fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         close(*fd);
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is no regular file", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a regular file", path);
     }
     *size = (uint64_t)status.st_size;
     return OK;
@@ -84,7 +84,7 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
     TRY(regular_file_open(path, &fd, &size));
     if (size > bytes_max) {
         close(fd);
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has %" PRIu64 " bytes, at most %" PRIu64 " are read", path, size, bytes_max);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has %" PRIu64 " bytes, more than the limit of %" PRIu64, path, size, bytes_max);
     }
     char *text = malloc(size + 1);
     err_t e =
@@ -100,17 +100,17 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
 
 // ---- writing
 
-// Processes of one number may share a folder, from containers of their own: so the moment is part of the name. Of a long one the
-// end is left out.
-static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
+// The name contains the process id and the time, because two processes in different containers may have the same id and use the
+// same folder. A long file name is truncated.
+static FALLIBLE create_temporary(struct regular_file_new *file, mode_t mode) {
     enum { NAMES_MAX = 100, SUFFIX_MAX = 40 };
-    const char *slash = strrchr(file->place, '/');
-    int before = slash ? (int)(slash + 1 - file->place) : 0, kept = before + NAME_MAX - SUFFIX_MAX;
+    const char *slash = strrchr(file->target, '/');
+    int folder_length = slash ? (int)(slash + 1 - file->target) : 0, prefix_max = folder_length + NAME_MAX - SUFFIX_MAX;
     errno = EEXIST;
     for (int i = 0; i < NAMES_MAX && file->fd < 0 && errno == EEXIST; i++) {
         free(file->temporary);
-        if (asprintf(&file->temporary, "%.*s.%ld-%08" PRIx32 ".tmp", kept, file->place, (long)getpid(), (uint32_t)clock_now_ns()) <
-            0) {
+        if (asprintf(&file->temporary, "%.*s.%ld-%08" PRIx32 ".tmp", prefix_max, file->target, (long)getpid(),
+                     (uint32_t)clock_now_ns()) < 0) {
             file->temporary = NULL;
             FAIL(EXPERTD_ERR_NOMEM, "no memory for a path");
         }
@@ -122,12 +122,12 @@ static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
     return OK;
 }
 
-// An old file's owner, group and mode. A folder of ours may hold another's file: it is ours from now on, and still its group's. In
-// a group that we may not give it to, ours is not to have what that had, only what all have.
-static FALLIBLE take_after(int fd, const struct stat *old) {
-    mode_t mode = old->st_mode & 0777, of_others = mode & 07;
+// Copies owner, group and mode of the old file. The owner may change if the process may not set it. If it may not set the group
+// either, the new file's group gets only the permissions of others.
+static FALLIBLE copy_permissions(int fd, const struct stat *old) {
+    mode_t mode = old->st_mode & 0777, others = mode & 07;
     if (fchown(fd, old->st_uid, old->st_gid) != 0 && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
-        mode = (mode & 0707) | of_others << 3;
+        mode = (mode & 0707) | others << 3;
     }
     if (fchmod(fd, mode) != 0) {
         FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
@@ -135,44 +135,45 @@ static FALLIBLE take_after(int fd, const struct stat *old) {
     return OK;
 }
 
-// The rename itself is on the disk once its folder is. One that cannot be flushed may lose the new file, never the old content.
-static void flush_folder(char *place) {
-    char *slash = strrchr(place, '/');
+// A rename is durable once its folder is flushed. Errors are ignored: after a crash, the name has either the old or the new
+// content.
+static void flush_folder(char *path) {
+    char *slash = strrchr(path, '/');
     if (slash) {
-        slash[slash == place] = '\0';
+        slash[slash == path] = '\0';
     }
-    int fd = open(slash ? place : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         (void)fsync(fd);
         close(fd);
     }
 }
 
-// A single file that is mounted into a container, say.
-static bool is_mounted(const char *place) {
+// For example a single file that is mounted into a container.
+static bool is_mount_point(const char *path) {
     struct statx status;
-    return statx(AT_FDCWD, place, 0, 0, &status) == 0 && status.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+    return statx(AT_FDCWD, path, 0, 0, &status) == 0 && status.stx_attributes & STATX_ATTR_MOUNT_ROOT;
 }
 
-static bool is_written_into(const struct stat *status) {
+static bool is_stream(const struct stat *status) {
     return S_ISFIFO(status->st_mode) || S_ISCHR(status->st_mode);
 }
 
-// A FIFO waits here for its reader, as it does for any program.
-static FALLIBLE open_in_place(struct regular_file_new *file, const char *path) {
+// Waits for the reader of a FIFO.
+static FALLIBLE open_stream(struct regular_file_new *file, const char *path) {
     struct stat status;
     file->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (file->fd < 0) {
         FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
-    if (fstat(file->fd, &status) != 0 || !is_written_into(&status)) {
-        FAIL(EXPERTD_ERR_IO, "another file took its place");
+    if (fstat(file->fd, &status) != 0 || !is_stream(&status)) {
+        FAIL(EXPERTD_ERR_IO, "it was replaced by another kind of file while it was opened");
     }
     return OK;
 }
 
-// The descriptor of this process that goes to that file, as that of /dev/stdout does; -1: none. Replaced, it would be gone with all
-// that was and will be printed there.
+// Returns standard output or error if it goes to this file, as with /dev/stdout; otherwise -1. Such a file must not be replaced:
+// its output would be lost.
 static int standard_stream(const struct stat *status) {
     struct stat stream;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -183,8 +184,8 @@ static int standard_stream(const struct stat *status) {
     return -1;
 }
 
-static FALLIBLE write_behind(struct regular_file_new *file, int stream) {
-    file->fd = fcntl(stream, F_DUPFD_CLOEXEC, 0); // one position for both
+static FALLIBLE append_to(struct regular_file_new *file, int stream) {
+    file->fd = fcntl(stream, F_DUPFD_CLOEXEC, 0); // both descriptors share one file position
     if (file->fd < 0) {
         FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
@@ -194,27 +195,27 @@ static FALLIBLE write_behind(struct regular_file_new *file, int stream) {
 static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regular_file_takes takes) {
     struct stat status;
     if (lstat(path, &status) != 0) {
-        file->place = strdup(path); // what else is wrong shows when the file beside it is made
+        file->target = strdup(path); // create_temporary reports any other error of the path
     } else if (stat(path, &status) != 0) {
-        FAIL(EXPERTD_ERR_IO, "it is a link to nothing, and is left as it is");
+        FAIL(EXPERTD_ERR_IO, "it is a dangling link, which is left unchanged");
     } else if (takes == REGULAR_FILE_OR_STREAM && standard_stream(&status) >= 0) {
-        return write_behind(file, standard_stream(&status));
-    } else if (takes == REGULAR_FILE_OR_STREAM && is_written_into(&status)) {
-        return open_in_place(file, path);
+        return append_to(file, standard_stream(&status));
+    } else if (takes == REGULAR_FILE_OR_STREAM && is_stream(&status)) {
+        return open_stream(file, path);
     } else if (!S_ISREG(status.st_mode)) {
-        FAIL(EXPERTD_ERR_IO, "it is %s, and is left as it is",
-             takes == REGULAR_FILE_ONLY ? "no file" : "neither a file nor a pipe");
+        FAIL(EXPERTD_ERR_IO, "it is %s, which is left unchanged",
+             takes == REGULAR_FILE_ONLY ? "not a regular file" : "neither a regular file nor a pipe");
     } else {
         file->old = status;
-        file->place = realpath(path, NULL);
+        file->target = realpath(path, NULL);
     }
-    if (!file->place) {
+    if (!file->target) {
         FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
-    if (file->old.st_mode && is_mounted(file->place)) {
-        FAIL(EXPERTD_ERR_IO, "it is mounted by itself, and so cannot be replaced: mount its folder");
+    if (file->old.st_mode && is_mount_point(file->target)) {
+        FAIL(EXPERTD_ERR_IO, "it is a mount point and cannot be replaced: mount its folder instead");
     }
-    return make_temporary(file, file->old.st_mode ? 0600 : takes == REGULAR_FILE_ONLY ? 0644 : 0666);
+    return create_temporary(file, file->old.st_mode ? 0600 : takes == REGULAR_FILE_ONLY ? 0644 : 0666);
 }
 
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out) {
@@ -223,9 +224,9 @@ FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, str
     return err_is(e) ? regular_file_end(out, e) : OK;
 }
 
-// A limit on the size of files is this write's error, EFBIG, and not the end of the process: its signal, which comes to the thread
-// that writes, is taken back.
-static ssize_t write_unsignalled(int fd, const void *bytes, size_t size) {
+// At a limit on file sizes, write fails with EFBIG and the kernel sends SIGXFSZ to the writing thread, which would end the process.
+// The signal is blocked and discarded.
+static ssize_t write_without_signal(int fd, const void *bytes, size_t size) {
     sigset_t limit, before;
     sigemptyset(&limit);
     sigaddset(&limit, SIGXFSZ);
@@ -243,7 +244,7 @@ static ssize_t write_unsignalled(int fd, const void *bytes, size_t size) {
 FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
     const char *at = bytes;
     while (size > 0) {
-        ssize_t written = write_unsignalled(fd, at, size);
+        ssize_t written = write_without_signal(fd, at, size);
         if (written < 0 && errno == EINTR) {
             continue;
         }
@@ -259,7 +260,7 @@ FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
 FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
     bool replaces = file->temporary && file->fd >= 0;
     if (!err_is(e) && replaces && file->old.st_mode) {
-        e = take_after(file->fd, &file->old);
+        e = copy_permissions(file->fd, &file->old);
     }
     if (!err_is(e) && replaces && fsync(file->fd) != 0) {
         e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
@@ -267,16 +268,16 @@ FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
     if (file->fd >= 0 && close(file->fd) != 0 && !err_is(e)) {
         e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
     }
-    if (!err_is(e) && replaces && rename(file->temporary, file->place) != 0) {
+    if (!err_is(e) && replaces && rename(file->temporary, file->target) != 0) {
         e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
     }
     if (replaces && err_is(e)) {
         (void)unlink(file->temporary);
     } else if (replaces) {
-        flush_folder(file->place);
+        flush_folder(file->target);
     }
     free(file->temporary);
-    free(file->place);
+    free(file->target);
     *file = (struct regular_file_new){.fd = -1};
     return e;
 }

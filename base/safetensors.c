@@ -15,8 +15,7 @@ enum { LENGTH_BYTES = 8 }; // the little-endian u64 before the header
 
 static const char METADATA[] = "__metadata__";
 
-// Types of the format without a name in base/include/expertd/base/dtype.h: their sizes can be checked, their values are not
-// computed with.
+// Types of the format that have no enum expertd_dtype. Their sizes are checked; their values are not used.
 struct foreign_dtype {
     const char *name;
     uint64_t bits;
@@ -28,7 +27,7 @@ static const struct foreign_dtype FOREIGN_DTYPES[] = {
 struct parser {
     struct safetensors *file;
     struct json_reader json;
-    const char *data; // what the offsets count from
+    const char *data; // data_offsets are relative to it
     uint64_t data_bytes;
     size_t text_used;
     size_t entries_max, metadata_max;
@@ -44,19 +43,19 @@ static void *grow(void *array, size_t *max, size_t size) {
     return moved;
 }
 
-// The next string, kept in the file's text; it has room for all strings, since none grows when it is unescaped.
-static FALLIBLE keep_string(struct parser *p, char **out, size_t *length) {
+// Reads the next string into file->text, which has space for all strings, because unescaping never lengthens them.
+static FALLIBLE store_string(struct parser *p, char **out, size_t *length) {
     *out = p->file->text + p->text_used;
     TRY(json_reader_string(&p->json, *out, length));
     p->text_used += *length + 1;
     return OK;
 }
 
-// null is none, as to the safetensors crate.
+// Accepts null for no metadata, like the safetensors crate.
 static FALLIBLE parse_metadata(struct parser *p) {
     struct safetensors *file = p->file;
     if (p->saw_metadata) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is there twice", METADATA);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is given twice", METADATA);
     }
     p->saw_metadata = true;
     if (json_reader_accept_null(&p->json)) {
@@ -70,21 +69,21 @@ static FALLIBLE parse_metadata(struct parser *p) {
         if (2 * file->metadata_count == p->metadata_max) {
             char **grown = grow(file->metadata, &p->metadata_max, sizeof *grown);
             if (!grown) {
-                FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu texts of %s", file->metadata_count, METADATA);
+                FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu strings of %s", file->metadata_count, METADATA);
             }
             file->metadata = grown;
         }
         char **pair = file->metadata + 2 * file->metadata_count;
         size_t length;
-        TRY(keep_string(p, &pair[0], &length));
+        TRY(store_string(p, &pair[0], &length));
         TRY(json_reader_expect(&p->json, ':'));
-        TRY(keep_string(p, &pair[1], &length));
+        TRY(store_string(p, &pair[1], &length));
         file->metadata_count++;
     } while (json_reader_accept(&p->json, ','));
     return json_reader_expect(&p->json, '}');
 }
 
-// A tensor's entry as it is written; which members were there.
+// The members of a tensor's entry.
 struct entry_text {
     char dtype[24];
     uint64_t begin, end;
@@ -94,10 +93,10 @@ struct entry_text {
 static FALLIBLE parse_dtype(struct parser *p, struct entry_text *text) {
     char *name;
     size_t length;
-    TRY(keep_string(p, &name, &length));
-    p->text_used -= length + 1; // it is not kept
+    TRY(store_string(p, &name, &length));
+    p->text_used -= length + 1; // the name is needed only here
     if (length >= sizeof text->dtype) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "the dtype's name has %zu bytes: no dtype of the format has", length);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "unknown dtype, with a name of %zu bytes", length);
     }
     memcpy(text->dtype, name, length + 1);
     return OK;
@@ -126,18 +125,18 @@ static FALLIBLE parse_offsets(struct parser *p, struct entry_text *text) {
     return json_reader_expect(&p->json, ']');
 }
 
-// A key that the format does not have is passed over, as the safetensors crate does: some writers note things of their own.
+// Skips unknown keys, like the safetensors crate: some writers add their own.
 static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct expertd_tensor_view *view) {
     char *key;
     size_t length;
-    TRY(keep_string(p, &key, &length));
+    TRY(store_string(p, &key, &length));
     p->text_used -= length + 1;
     bool *seen = strcmp(key, "dtype") == 0          ? &text->has_dtype
                  : strcmp(key, "shape") == 0        ? &text->has_shape
                  : strcmp(key, "data_offsets") == 0 ? &text->has_offsets
                                                     : NULL;
     if (seen && *seen) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is there twice", key);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is given twice", key);
     }
     TRY(json_reader_expect(&p->json, ':'));
     if (!seen) {
@@ -162,7 +161,7 @@ static uint64_t dtype_bits(const char *name, enum expertd_dtype *dtype) {
     return 0;
 }
 
-// Does what the entry claims agree with itself and lie in the file?
+// Checks that the members are consistent with each other and lie within the file.
 static FALLIBLE check_entry(const struct parser *p, const struct entry_text *text, struct expertd_tensor_view *view) {
     if (!text->has_dtype || !text->has_shape || !text->has_offsets) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s is missing", !text->has_dtype ? "dtype" : !text->has_shape ? "shape" : "data_offsets");
@@ -187,13 +186,13 @@ static FALLIBLE check_entry(const struct parser *p, const struct entry_text *tex
     }
     if (text->end - text->begin != all_bits / 8) {
         char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-        FAIL(EXPERTD_ERR_CHECKPOINT, "data_offsets hold %" PRIu64 " bytes, %s%s needs %" PRIu64, text->end - text->begin,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "data_offsets hold %" PRIu64 " bytes, but %s%s needs %" PRIu64, text->end - text->begin,
              text->dtype, expertd_tensor_shape_text(view->shape, view->rank, shape), all_bits / 8);
     }
     if (text->end > p->data_bytes) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "it ends at byte %" PRIu64 " of the data, the file has %" PRIu64 ": it is cut short; download it again", text->end,
-             p->data_bytes);
+             "it ends at byte %" PRIu64 " of the data, but the file has %" PRIu64 ": the file is truncated; download it again",
+             text->end, p->data_bytes);
     }
     view->data = p->data + text->begin;
     view->bytes = all_bits / 8;
@@ -205,8 +204,8 @@ static FALLIBLE check_name(const char *name, size_t length) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name has %zu bytes: 1 to %d are allowed", length, SAFETENSORS_NAME_BYTES_MAX);
     }
     for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) { // it would be printed to terminals and logs
-            FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name holds the control character 0x%02x", (unsigned)(unsigned char)name[i]);
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) { // names are printed to terminals and logs
+            FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name contains the control character 0x%02x", (unsigned)(unsigned char)name[i]);
         }
     }
     return OK;
@@ -228,7 +227,7 @@ static FALLIBLE parse_entry(struct parser *p) {
     struct safetensors *file = p->file;
     char *name;
     size_t length;
-    TRY(keep_string(p, &name, &length));
+    TRY(store_string(p, &name, &length));
     TRY(json_reader_expect(&p->json, ':'));
     if (strcmp(name, METADATA) == 0) {
         return parse_metadata(p);
@@ -265,7 +264,7 @@ static FALLIBLE parse_header(struct parser *p) {
     return json_reader_end(&p->json);
 }
 
-static int compare_place(const void *left, const void *right) {
+static int compare_position(const void *left, const void *right) {
     const struct expertd_tensor_view *a = &((const struct safetensors_entry *)left)->view;
     const struct expertd_tensor_view *b = &((const struct safetensors_entry *)right)->view;
     if (a->data != b->data) {
@@ -278,11 +277,11 @@ static int compare_name(const void *left, const void *right) {
     return strcmp(((const struct safetensors_entry *)left)->name, ((const struct safetensors_entry *)right)->name);
 }
 
-// The tensors fill the data from its first byte to its last, without gap or overlap.
-static FALLIBLE check_places(const struct parser *p) {
+// Checks that the tensors fill the data from the first byte to the last, without gap or overlap.
+static FALLIBLE check_positions(const struct parser *p) {
     struct safetensors *file = p->file;
     if (file->count > 0) {
-        qsort(file->entries, file->count, sizeof *file->entries, compare_place);
+        qsort(file->entries, file->count, sizeof *file->entries, compare_position);
     }
     uint64_t end = 0;
     for (size_t i = 0; i < file->count; i++) {
@@ -297,7 +296,7 @@ static FALLIBLE check_places(const struct parser *p) {
     }
     if (end != p->data_bytes) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "the tensors end at byte %" PRIu64 " of the data, the file has %" PRIu64 ": it is damaged; download it again", end,
+             "the tensors end at byte %" PRIu64 " of the data, but the file has %" PRIu64 ": it is damaged; download it again", end,
              p->data_bytes);
     }
     return OK;
@@ -309,7 +308,7 @@ static FALLIBLE check_names(struct safetensors *file) {
     }
     for (size_t i = 1; i < file->count; i++) {
         if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s is there twice", file->entries[i].name);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s is given twice", file->entries[i].name);
         }
     }
     return OK;
@@ -325,7 +324,7 @@ static FALLIBLE check_metadata(struct safetensors *file) {
     }
     for (size_t i = 1; i < file->metadata_count; i++) {
         if (strcmp(file->metadata[2 * i - 2], file->metadata[2 * i]) == 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: \"%.64s\" is there twice", METADATA, file->metadata[2 * i]);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: \"%.64s\" is given twice", METADATA, file->metadata[2 * i]);
         }
     }
     return OK;
@@ -343,22 +342,21 @@ static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
 
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
     if (size < LENGTH_BYTES) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%" PRIu64 " bytes are no safetensors file%s", size,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the file has %" PRIu64 " bytes, too few for a safetensors file%s", size,
              size ? "" : ": it is empty (an unfinished download?); download it again");
     }
     if (size >= sizeof LFS_POINTER - 1 && !memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "this is Git LFS's pointer to the file, not the file: fetch it with `git lfs pull`");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
     }
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "a header of %" PRIu64 " bytes is claimed, at most %d are allowed: no safetensors file, or a damaged one", length,
+             "the header claims %" PRIu64 " bytes, more than the limit of %d: not a safetensors file, or a damaged one", length,
              SAFETENSORS_HEADER_BYTES_MAX);
     }
     if (length > size - LENGTH_BYTES) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "a header of %" PRIu64 " bytes is claimed, the file has %" PRIu64 ": it is cut short; download it again", length,
-             size);
+             "the header claims %" PRIu64 " bytes, but the file has %" PRIu64 ": it is truncated; download it again", length, size);
     }
     file->text = malloc(length + 1);
     if (!file->text) {
@@ -368,7 +366,7 @@ static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file
     struct parser p = {.file = file, .data = bytes + LENGTH_BYTES + length, .data_bytes = size - LENGTH_BYTES - length};
     json_reader_init(&p.json, bytes + LENGTH_BYTES, length);
     TRY_IN(parse_header(&p), "header");
-    TRY(check_places(&p));
+    TRY(check_positions(&p));
     TRY(check_names(file));
     return check_metadata(file);
 }
@@ -386,7 +384,7 @@ FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, s
 static FALLIBLE map_file(const char *path, int fd, uint64_t size, void **map) {
     *map = NULL;
     if (size == 0) {
-        return OK; // nothing to map; the parser refuses it
+        return OK; // the parser refuses an empty file
     }
     void *start = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (start == MAP_FAILED) {
@@ -406,7 +404,7 @@ FALLIBLE safetensors_open(const char *path, struct safetensors *out) {
     close(fd);
     TRY(e);
     if (map) {
-        mapped_add(map, size, path); // the caller's text, for as long as the header is read
+        mapped_add(map, size, path); // while the header is read; `out` has no path yet
     }
     e = safetensors_parse(path, map ? map : "", size, out);
     if (map) {

@@ -1,5 +1,5 @@
-// One safetensors file, mapped and checked: every rule of the format, and a bound on everything a hostile header may claim.
-// In base/ because the daemon reads checkpoints with it and the client reads and writes its inputs with it.
+// Reads and writes safetensors files. A file is mapped, and its header is checked against every rule of the format and against
+// limits, because it is not trusted. The daemon reads checkpoints with it; the client reads and writes tensors.
 #ifndef EXPERTD_BASE_SAFETENSORS_H
 #define EXPERTD_BASE_SAFETENSORS_H
 
@@ -16,14 +16,14 @@ struct safetensors_entry {
 
 struct safetensors {
     char *path;
-    void *map; // the whole file, read-only
+    void *map; // the complete file, read-only
     uint64_t map_bytes;
     struct safetensors_entry *entries; // sorted by name
     size_t count;
-    char **metadata; // [2 * metadata_count] key, value of __metadata__
+    char **metadata; // [2 * metadata_count] key, value, ... of __metadata__
     size_t metadata_count;
     uint64_t header_bytes;
-    char *text; // [header_bytes + 1] the names and the metadata lie here
+    char *text; // [header_bytes + 1] memory of the names and the metadata
 };
 
 enum {
@@ -32,20 +32,19 @@ enum {
     SAFETENSORS_NAME_BYTES_MAX = 512,
 };
 
-// Opens and checks. EXPERTD_ERR_CHECKPOINT names the file, the tensor and the rule broken; EXPERTD_ERR_IO where it cannot be read
-// now; never a FIFO or device (they are refused before they are opened for reading). A lying header costs no large allocation.
-// Types that the format knows and we do not (F4, F6, C64, ...) are checked for size and get dtype NONE: an error only for who wants
-// to read them.
+// Maps and checks a regular file. EXPERTD_ERR_CHECKPOINT: the file violates the format; the message has the file, the tensor and
+// the rule. EXPERTD_ERR_IO: it cannot be read now. Allocates no more than the header's real size. Tensors of types without an enum
+// expertd_dtype (F4, F6, C64, ...) are checked for size and have dtype NONE.
 FALLIBLE safetensors_open(const char *path, struct safetensors *out);
-// The same over memory that the caller keeps (the fuzzer's way in).
+// The same for a file in memory, which must outlive `out`.
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out);
 void safetensors_close(struct safetensors *file); // legal on a zeroed struct
 
-// NULL where there is none.
+// Return NULL if there is no such tensor or key.
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key);
 
-// Writes a new file (path.PID.tmp, fsync, rename): atomically or not at all. Views must be dense; names distinct.
+// Writes a file atomically (regular_file_begin). Views must be dense, names distinct.
 FALLIBLE safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count);
 
 #endif

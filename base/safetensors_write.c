@@ -7,7 +7,7 @@
 
 #include "base/regular_file.h"
 
-enum { HEADER_ALIGN = 8 }; // the header is padded with spaces, so that the data begins aligned
+enum { HEADER_ALIGN = 8 }; // the header is padded with spaces to align the data
 
 static int compare_text(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
@@ -37,11 +37,11 @@ static FALLIBLE check_view(const struct safetensors_entry *entry) {
     uint64_t bytes;
     if (expertd_dtype_size(entry->view.dtype) == 0 || entry->view.rank > EXPERTD_TENSOR_RANK_MAX || entry->name[0] == '\0' ||
         strlen(entry->name) > SAFETENSORS_NAME_BYTES_MAX || strcmp(entry->name, "__metadata__") == 0) {
-        FAIL(EXPERTD_ERR_INVALID, "tensor \"%.64s\" has a name, dtype or rank that a file cannot hold", entry->name);
+        FAIL(EXPERTD_ERR_INVALID, "tensor \"%.64s\" has a name, dtype or rank that a safetensors file cannot have", entry->name);
     }
     TRY_IN(expertd_tensor_bytes(entry->view.dtype, entry->view.shape, entry->view.rank, &bytes), "tensor %s", entry->name);
     if (bytes != entry->view.bytes) {
-        FAIL(EXPERTD_ERR_INVALID, "tensor %s has %" PRIu64 " bytes, its shape needs %" PRIu64, entry->name, entry->view.bytes,
+        FAIL(EXPERTD_ERR_INVALID, "tensor %s has %" PRIu64 " bytes, but its shape needs %" PRIu64, entry->name, entry->view.bytes,
              bytes);
     }
     return OK;
@@ -68,13 +68,13 @@ static void put_entry(FILE *out, const struct safetensors_entry *entry, uint64_t
     fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + entry->view.bytes);
 }
 
-// The header with its length before it, padded.
+// Builds the length and the padded header.
 static FALLIBLE make_header(const struct safetensors_entry *entries, size_t count, char **header, size_t *length) {
     FILE *out = open_memstream(header, length);
     if (!out) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the header");
     }
-    fwrite("\0\0\0\0\0\0\0", 1, 8, out); // the length, once it is known
+    fwrite("\0\0\0\0\0\0\0", 1, 8, out); // the length is filled in below
     fputc('{', out);
     uint64_t begin = 0;
     for (size_t i = 0; i < count; i++) {

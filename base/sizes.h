@@ -1,4 +1,4 @@
-// Arithmetic of sizes. What would wrap is SIZE_MAX, which no memory has. Private to kernels/.
+// Arithmetic of sizes that saturates: a result that would overflow is SIZE_MAX, which no allocation can satisfy.
 #ifndef EXPERTD_BASE_SIZES_H
 #define EXPERTD_BASE_SIZES_H
 
@@ -27,7 +27,7 @@ static inline size_t size_plus(size_t a, size_t b) {
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-// Up to the next multiple of 64, where another array may begin.
+// Rounds up to a multiple of 64, the alignment of arrays.
 static inline size_t aligned(size_t bytes) {
     return size_times(div_up(bytes, 64), 64);
 }

@@ -6,8 +6,8 @@
 
 FALLIBLE standard_output_flush(void) {
     errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout)) { // an earlier loss has no errno left
-        FAIL(EXPERTD_ERR_IO, "standard output: %s", errno ? strerror(errno) : "not all could be written");
+    if (fflush(stdout) != 0 || ferror(stdout)) { // after an earlier error, errno is no longer known
+        FAIL(EXPERTD_ERR_IO, "standard output: %s", errno ? strerror(errno) : "some output could not be written");
     }
     return OK;
 }

@@ -1,11 +1,11 @@
-// What a program printed: whether it has arrived.
+// Flushes standard output and reports lost output.
 #ifndef EXPERTD_BASE_STANDARD_OUTPUT_H
 #define EXPERTD_BASE_STANDARD_OUTPUT_H
 
 #include "base/err.h"
 
-// Flushes standard output. EXPERTD_ERR_IO where something of what was printed there is lost: a full disk, a reader that left. For
-// the end of a program, which else would say that all went well, and of each part that a reader waits for.
+// EXPERTD_ERR_IO: some output was lost, for example because the disk is full or the reader has closed the pipe. Call it at the end
+// of a program, which would otherwise report success, and after each part of the output for which a reader waits.
 FALLIBLE standard_output_flush(void);
 
 #endif

@@ -5,27 +5,27 @@
 #include <string.h>
 
 enum {
-    WORD_MAX = 64, // longer ones are no typo
-    STEM_MIN = 3,  // what is cut shorter says too little
+    WORD_MAX = 64,  // longer words get no suggestion
+    PREFIX_MIN = 3, // shorter prefixes are ambiguous
 };
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static size_t apart(size_t a, size_t b) {
+static size_t difference(size_t a, size_t b) {
     return a < b ? b - a : a - b;
 }
 
-static char plain(char c) {
+static char normalised(char c) {
     return c == '-' ? '_' : (char)tolower((unsigned char)c);
 }
 
 static bool same(char a, char b) {
-    return plain(a) == plain(b);
+    return normalised(a) == normalised(b);
 }
 
-// Damerau's distance with adjacent swaps (optimal string alignment), three rows of its table. Both words have at most WORD_MAX.
+// Damerau-Levenshtein distance (optimal string alignment), with three rows of the table. Both words have at most WORD_MAX bytes.
 static size_t edits(const char *a, size_t a_length, const char *b, size_t b_length) {
     size_t rows[3][WORD_MAX + 1];
     for (size_t j = 0; j <= b_length; j++) {
@@ -45,12 +45,12 @@ static size_t edits(const char *a, size_t a_length, const char *b, size_t b_leng
     return rows[a_length % 3][b_length];
 }
 
-static bool begins_with(const char *word, const char *stem, size_t length) {
+static bool begins_with(const char *word, const char *prefix, size_t length) {
     size_t i = 0;
-    while (i < length && word[i] && same(word[i], stem[i])) {
+    while (i < length && word[i] && same(word[i], prefix[i])) {
         i++;
     }
-    return i == length && length >= STEM_MIN;
+    return i == length && length >= PREFIX_MIN;
 }
 
 const char *suggest_word(const char *word, size_t length, const char *const *words, size_t count) {
@@ -69,7 +69,8 @@ const char *suggest_word(const char *word, size_t length, const char *const *wor
             continue;
         }
         size_t distance = begins_with(other, word, length) ? 0 : edits(word, length, other, other_length);
-        if (distance < best || (distance == best && (!nearest || apart(other_length, length) < apart(best_length, length)))) {
+        if (distance < best ||
+            (distance == best && (!nearest || difference(other_length, length) < difference(best_length, length)))) {
             nearest = words[i];
             best = distance;
             best_length = other_length;

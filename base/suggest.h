@@ -1,13 +1,13 @@
-// The word that was probably meant by one that nothing is called. Pure.
+// Finds the known word that an unknown word probably means. Pure.
 #ifndef EXPERTD_BASE_SUGGEST_H
 #define EXPERTD_BASE_SUGGEST_H
 
 #include <stddef.h>
 
-// The nearest of `count` words to the `length` bytes at `word`, by edits: insert, drop, replace, swap neighbours. Case, the kind of
-// dash and dashes in front cost nothing, and what was cut short ("deepseek") is as near as it gets. Of two as near the one of like
-// length, for a typo seldom drops a word; then the first. NULL where none is near enough to be worth naming: at least one edit is
-// allowed, and half of the word's length.
+// Returns the one of `count` words with the smallest edit distance to the `length` bytes at `word`. Edits: insert, delete, replace,
+// swap neighbours. Case, leading dashes and dash versus underscore do not count. A prefix of a word ("deepseek") has distance 0.
+// Among equal distances, the word of the most similar length is returned, then the first. NULL: all distances exceed half of the
+// length (at least one edit is allowed).
 const char *suggest_word(const char *word, size_t length, const char *const *words, size_t count);
 
 #endif

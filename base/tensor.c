@@ -22,7 +22,7 @@ FALLIBLE expertd_tensor_bytes(enum expertd_dtype dtype, const uint64_t *shape, u
     TRY(expertd_tensor_elements(shape, rank, &elements));
     if (__builtin_mul_overflow(elements, (uint64_t)expertd_dtype_size(dtype), bytes) || *bytes > INT64_MAX) {
         char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-        FAIL(EXPERTD_ERR_SHAPE_MISMATCH, "the bytes of %s%s overflow", expertd_dtype_name(dtype),
+        FAIL(EXPERTD_ERR_SHAPE_MISMATCH, "the size of %s%s overflows", expertd_dtype_name(dtype),
              expertd_tensor_shape_text(shape, rank, text));
     }
     return OK;

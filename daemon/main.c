@@ -1,4 +1,4 @@
-// expertd: builds the daemon bottom-up, runs its loop, takes it down in reverse.
+// expertd: creates the daemon's parts in order of dependency, runs its event loop and destroys the parts in reverse order.
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,20 +10,24 @@
 #include "base/clock.h"
 #include "base/mapped.h"
 #include "base/standard_output.h"
+#include "daemon/log/log.h"
 #include "daemon/process/app.h"
-#include "daemon/process/log.h"
-#include "daemon/process/own_process.h"
+#include "daemon/status/own_process.h"
 #include "expert/synthetic/synthetic.h"
 #include "expertd/kernels/kernel_select.h"
 
-enum { ADMIN_CONNECTIONS = 32, HTTP_CONNECTIONS = 64, DESCRIPTORS_OF_OURS = 256 };
+enum {
+    ADMIN_CONNECTIONS = 32,
+    HTTP_CONNECTIONS = 64,
+    RESERVED_DESCRIPTORS = 256, // for files, HTTP, the admin socket and gRPC itself
+};
 
 static int report(err_t e) {
     fprintf(stderr, "expertd: %s\n", expertd_err_message());
     return err_exit_code(e.code);
 }
 
-// Signals belong to the loop thread: every thread that is created while they are blocked leaves them to it.
+// Only the loop thread receives signals: threads that are created while signals are blocked inherit the mask.
 static void block_signals(int how) {
     sigset_t set;
     sigemptyset(&set);
@@ -42,9 +46,9 @@ static void log_option(void *context, const char *key, const char *value, const 
 }
 
 static void start_log(const struct options *options) {
-    signal(SIGXFSZ, SIG_IGN); // the log may be a file that can hold no more
+    signal(SIGXFSZ, SIG_IGN); // standard error may be a file that reaches its size limit
     enum log_level level = LOG_LEVEL_INFO;
-    (void)log_level_parse(options->log_level, &level); // the option table has checked it
+    (void)log_level_parse(options->log_level, &level); // options_parse has checked the text
     log_init(level, options->journal);
     log_line(LOG_LEVEL_INFO, "start", "version=%s pid=%d", EXPERTD_VERSION, (int)getpid());
     options_each(options, log_option, NULL);
@@ -67,8 +71,8 @@ static void adopt(struct app *app, int fd, const char *peer) {
     }
 }
 
-// Peers of a Unix socket have no address of their own. They are numbered: a descriptor is used again, and whoever comes with it
-// next is not to answer for the regions that outlast its first user's connection.
+// A peer of a Unix socket has no address. The number makes its name unique although descriptors are reused: regions may outlive
+// their connection, and the next peer with the same descriptor must not be counted as their owner.
 static void name_unix_peer(struct app *app, int fd, uid_t uid, char out[RPC_PEER_MAX]) {
     snprintf(out, RPC_PEER_MAX, "unix:uid=%u,fd=%d,number=%" PRIu64, (unsigned)uid, fd, ++app->unix_peers);
 }
@@ -83,14 +87,14 @@ static void on_tcp_peer(void *context, int fd, const char *peer) {
     adopt(context, fd, peer);
 }
 
-// What files, HTTP, regions, the admin socket and gRPC itself need beside callers' connections is left to them.
-static unsigned connections_of_each(const struct options *o) {
+// The connection limit of each address: max_connections, or less if the descriptor limit does not leave enough.
+static unsigned connections_per_address(const struct options *o) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return o->max_connections;
     }
-    rlim_t others = DESCRIPTORS_OF_OURS + 2 * (rlim_t)o->max_regions;
-    rlim_t left = limit.rlim_cur > 2 * others ? limit.rlim_cur - others : limit.rlim_cur / 2;
+    rlim_t reserved = RESERVED_DESCRIPTORS + 2 * (rlim_t)o->max_regions;
+    rlim_t left = limit.rlim_cur > 2 * reserved ? limit.rlim_cur - reserved : limit.rlim_cur / 2;
     rlim_t each = left / (o->listen_count ? o->listen_count : 1);
     if (each >= o->max_connections) {
         return o->max_connections;
@@ -134,7 +138,7 @@ static FALLIBLE listen_tcp(struct app *app, const char *address, unsigned max_co
 }
 
 static FALLIBLE listen_for_callers(struct app *app) {
-    unsigned max_connections = connections_of_each(&app->options);
+    unsigned max_connections = connections_per_address(&app->options);
     for (size_t i = 0; i < app->options.listen_count; i++) {
         const char *address = app->options.listen[i];
         TRY(strncmp(address, "unix:", strlen("unix:")) == 0 ? listen_unix(app, address, max_connections, &app->listeners.on_unix[i])
@@ -143,7 +147,7 @@ static FALLIBLE listen_for_callers(struct app *app) {
     return OK;
 }
 
-// Shared memory is for callers on a Unix socket, and handed out beside the first of them.
+// Shared memory is available to callers on Unix sockets. The regions socket is created next to the first of them.
 static FALLIBLE share_regions(struct app *app) {
     const struct options *o = &app->options;
     size_t first = 0;
@@ -155,11 +159,12 @@ static FALLIBLE share_regions(struct app *app) {
     }
     if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
         char quoted[EXPERTD_ERR_MESSAGE_MAX];
-        log_line(LOG_LEVEL_WARNING, "regions_off", "socket=%s message=\"the name with .regions is too long: no memory is shared\"",
+        log_line(LOG_LEVEL_WARNING, "regions_off",
+                 "socket=%s message=\"the path with .regions is too long for a socket: shared memory is off\"",
                  log_quote(o->listen[first] + 5, quoted, sizeof quoted));
         return OK;
     }
-    uint32_t each = o->max_regions * o->max_connection_share / 100; // both have bounds: no overflow
+    uint32_t each = o->max_regions * o->max_connection_share / 100; // at most 4096 * 100
     struct region_limits limits = {
         .max_bytes = o->max_region_bytes, .max_regions = o->max_regions, .max_regions_each = each > 0 ? each : 1};
     TRY(region_registry_create(&limits, &app->regions));
@@ -179,12 +184,12 @@ static FALLIBLE listen_regions(struct app *app) {
     return region_socket_start(&options, &app->region_socket);
 }
 
-static uint64_t requests_under_way(void *context) {
+static uint64_t active_requests(void *context) {
     struct app *app = context;
     return serve_active(app->serve);
 }
 
-static void on_drain_asked(void *context) {
+static void on_drain_requested(void *context) {
     struct app *app = context;
     event_loop_post(app->loop, EVENT_LOOP_DRAIN);
 }
@@ -203,12 +208,12 @@ static bool has_admin(const struct options *options) {
     return strcmp(options->admin, "off") != 0;
 }
 
-// Its socket is for this user and root, whoever may connect to the others.
+// Only this user and root may connect to the admin socket, regardless of --allow-uids.
 static FALLIBLE listen_admin(struct app *app) {
     if (!has_admin(&app->options)) {
         return OK;
     }
-    struct admin_options admin = {.active = requests_under_way, .drain = on_drain_asked, .context = app, .watcher = app->rpc};
+    struct admin_options admin = {.active = active_requests, .drain = on_drain_requested, .context = app, .watcher = app->rpc};
     TRY(admin_create(&admin, &app->admin));
     struct unix_listener_options options = {
         .loop = event_loop_uv(app->loop),
@@ -243,16 +248,17 @@ static FALLIBLE listen_http(struct app *app) {
     return OK;
 }
 
-// ---- bottom-up, and in reverse
+// ---- start and end
 
-// The path that callers are told is whole, as theirs is another folder. One that is too long is left as it was given.
-static const char *whole_admin_address(struct app *app) {
+// The admin address with an absolute path, because callers may be in another folder. NULL: there is no admin socket. If the
+// absolute path is too long, the address is returned as it was given.
+static const char *absolute_admin_address(struct app *app) {
     const char *given = app->options.admin;
     char path[UNIX_PATH_BYTES_MAX];
     if (!has_admin(&app->options)) {
         return NULL;
     }
-    if (!unix_path_whole(given + strlen("unix:"), "", path)) {
+    if (!unix_path_absolute(given + strlen("unix:"), "", path)) {
         return given;
     }
     snprintf(app->admin_address, sizeof app->admin_address, "unix:%s", path);
@@ -273,9 +279,11 @@ static struct serve_options serve_options_of(struct app *app) {
                       .share_percent = o->max_connection_share},
         .backlog = {.batch_tokens = o->max_batch_tokens, .batch_requests = BATCH_REQUESTS_MAX, .piece_tokens = o->max_piece_tokens},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
-        .admin = whole_admin_address(app),
+        .admin = absolute_admin_address(app),
     };
 }
+
+_Static_assert((int)OPTIONS_RPC_THREADS_MAX == (int)RPC_THREADS_MAX, "the greatest --rpc-threads");
 
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
@@ -302,7 +310,7 @@ static FALLIBLE build(struct app *app) {
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_for_callers(app));
-    TRY(listen_regions(app)); // no region is offered before the model is loaded, so the registry is not in use yet
+    TRY(listen_regions(app)); // the registry is not in use before the model is loaded
     TRY(listen_admin(app));
     TRY(listen_http(app));
     return app_start_loading(app);
@@ -310,7 +318,7 @@ static FALLIBLE build(struct app *app) {
 
 static void take_down(struct app *app) {
     admin_destroy(app->admin);
-    rpc_lend_end(app->rpc);
+    rpc_return_memory(app->rpc);
     loading_unload(&app->loaded);
     rpc_destroy(app->rpc);
     health_destroy(app->health);
@@ -320,12 +328,12 @@ static void take_down(struct app *app) {
     own_process_close(app->status.own_process);
 }
 
-// As many descriptors as the process may have, so that connections are bounded by what was asked for.
+// Raises the descriptor limit to the hard limit, so that --max-connections is the effective limit.
 static void raise_descriptor_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit); // a lower limit is no reason not to serve
+        setrlimit(RLIMIT_NOFILE, &limit); // on error, serve with the lower limit
     }
 }
 
@@ -337,7 +345,7 @@ static int serve_until_the_end(struct app *app) {
     if (!err_is(e)) {
         e = build(app);
     }
-    if (err_is(e)) { // nothing has been served: what was bound goes with the process
+    if (err_is(e)) { // nothing has been served; the exit frees everything except socket files
         char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
         log_line(LOG_LEVEL_ERROR, "start_failed", "message=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
         for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
@@ -354,7 +362,7 @@ static int serve_until_the_end(struct app *app) {
     return app->exit_code;
 }
 
-// The options are valid by themselves. A synthetic model is all name, so it is looked at too; a folder's files are not.
+// The options are valid here. Checks the name of a synthetic model too; the files of a checkpoint are not opened.
 static int check_config(const struct options *options) {
     if (options->model && synthetic_is(options->model)) {
         struct layer_tensors_options layers = {
@@ -367,12 +375,12 @@ static int check_config(const struct options *options) {
         supply_close(&supply);
     }
     printf("the configuration is valid%s\n",
-           options->model ? "" : ", but names no model: a start needs --model or EXPERTD_MODEL too");
+           options->model ? "" : ", but has no model: set --model or EXPERTD_MODEL to start the daemon");
     return 0;
 }
 
-// What the command line asks for instead of serving; -1: serve.
-static int answer_and_leave(const struct options *options) {
+// Handles the switches that print or check something. Returns the exit code; -1: serve.
+static int handle_switches(const struct options *options) {
     if (options->help) {
         options_print_help(stdout);
         return 0;
@@ -389,9 +397,9 @@ static int answer_and_leave(const struct options *options) {
 }
 
 int main(int argc, char **argv) {
-    static struct app app; // for the life of the process: handles of the loop live in it
+    static struct app app; // static, because handles of the loop live in it
     err_t e = options_parse(argc, argv, environ, &app.options);
-    int code = err_is(e) ? report(e) : answer_and_leave(&app.options);
+    int code = err_is(e) ? report(e) : handle_switches(&app.options);
     e = code == 0 ? standard_output_flush() : OK;
     code = err_is(e) ? report(e) : code;
     if (code < 0) {

@@ -1,16 +1,17 @@
-# `cmake --install build [--prefix DIR]`: the programs, the interface and the unit, where Debian puts such things.
+# `cmake --install build [--prefix DIR]`: installs the programs, the .proto files and the systemd unit in Debian's standard folders.
 include(GNUInstallDirs)
 
 install(TARGETS expertd expertctl expertd-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-# What --device loads, found from the programs' folder.
+# The modules that --device loads. The programs find them relative to their own folder.
 install(TARGETS expertd_sim LIBRARY DESTINATION lib/expertd)
 if(TARGET expertd_cuda)
   install(FILES ${CMAKE_BINARY_DIR}/lib/expertd/libexpertd_cuda.so DESTINATION lib/expertd)
 endif()
 install(DIRECTORY proto/expertd proto/google DESTINATION ${CMAKE_INSTALL_DATADIR}/expertd/proto FILES_MATCHING PATTERN "*.proto")
-install(FILES README.md LICENSE deploy/expertd.yaml DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md SECURITY.md LICENSE deploy/expertd.yaml DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The unit names the program by the path that `--prefix` gives it; its configuration stays in /etc.
+# The unit contains the program's path under `--prefix`. The configuration file is always in /etc.
 install(CODE "set(here \"${CMAKE_SOURCE_DIR}\")\nset(build \"${CMAKE_BINARY_DIR}\")\nset(bin \"${CMAKE_INSTALL_BINDIR}\")")
 install(CODE [[
   file(READ "${here}/deploy/systemd/expertd.service" unit)

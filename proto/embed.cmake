@@ -1,4 +1,4 @@
-# Writes the bytes of ${input} as the C array ${symbol} and their number as ${symbol}_bytes to ${output}.
+# Writes the bytes of ${input} to ${output} as the C array ${symbol}, and their number as ${symbol}_bytes.
 file(READ ${input} hex HEX)
 file(SIZE ${input} length)
 string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")

@@ -11,12 +11,13 @@
 struct aborter {
     const struct expertd_device_links *calls;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows, links but for the thread that aborts them; nothing blocks under it
+    // Guards the fields below, except that the thread reads `links` without it. Never held across a blocking call.
+    pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct device_link *links[EXPERTD_DEVICES_MAX];
-    uint32_t count; // of them; 0: it rests
-    bool ending;    // once it rests
-    bool left;      // nobody waits for that any more: the thread frees everything
+    uint32_t count; // number of links to abort; 0: idle
+    bool ending;    // the thread exits when it is idle
+    bool detached;  // the aborter was destroyed during an abort: the thread frees everything
 };
 
 static void free_aborter(struct aborter *a) {
@@ -44,9 +45,9 @@ static void *aborter_main(void *context) {
         a->count = 0;
         pthread_cond_broadcast(&a->changed);
     }
-    bool left = a->left;
+    bool detached = a->detached;
     pthread_mutex_unlock(&a->mutex);
-    if (left) {
+    if (detached) {
         free_aborter(a);
     }
     return NULL;
@@ -60,7 +61,7 @@ static int start(struct aborter *a) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&a->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    thread_signals_block(&before); // the process's signals are the loop thread's
+    thread_signals_block(&before); // the event loop's thread handles the process's signals
     int failure = pthread_create(&a->thread, NULL, aborter_main, a);
     thread_signals_restore(&before);
     return failure;
@@ -70,13 +71,13 @@ FALLIBLE aborter_create(const struct expertd_device_links *calls, struct aborter
     *out = NULL;
     struct aborter *a = calloc(1, sizeof *a);
     if (!a) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the thread that ends links between devices");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the thread that aborts links between devices");
     }
     a->calls = calls;
     int failure = start(a);
     if (failure) {
         free_aborter(a);
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that ends links between devices: %s", strerror(failure));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that aborts links between devices: %s", strerror(failure));
     }
     pthread_setname_np(a->thread, "expertd-aborter");
     *out = a;
@@ -91,7 +92,7 @@ void aborter_destroy(struct aborter *a) {
     pthread_t thread = a->thread;
     bool busy = a->count > 0;
     a->ending = true;
-    a->left = busy;
+    a->detached = busy;
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->mutex);
     if (busy) {
@@ -102,7 +103,7 @@ void aborter_destroy(struct aborter *a) {
     }
 }
 
-static bool await_rest(struct aborter *a, int64_t timeout_ns) {
+static bool wait_idle(struct aborter *a, int64_t timeout_ns) {
     int64_t until_ns = clock_add_ns(clock_now_ns(), timeout_ns);
     struct timespec until = {.tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S};
     int failure = 0;
@@ -112,20 +113,20 @@ static bool await_rest(struct aborter *a, int64_t timeout_ns) {
     return a->count == 0;
 }
 
-bool aborter_take(struct aborter *a, struct device_link *const *links, uint32_t count, int64_t timeout_ns) {
+bool aborter_abort(struct aborter *a, struct device_link *const *links, uint32_t count, int64_t timeout_ns) {
     pthread_mutex_lock(&a->mutex);
     INVARIANT(a->count == 0 && count <= EXPERTD_DEVICES_MAX);
     memcpy(a->links, links, count * sizeof *links);
     a->count = count;
     pthread_cond_broadcast(&a->changed);
-    bool rests = await_rest(a, timeout_ns);
+    bool idle = wait_idle(a, timeout_ns);
     pthread_mutex_unlock(&a->mutex);
-    return rests;
+    return idle;
 }
 
-bool aborter_rests(struct aborter *a, int64_t timeout_ns) {
+bool aborter_wait_idle(struct aborter *a, int64_t timeout_ns) {
     pthread_mutex_lock(&a->mutex);
-    bool rests = await_rest(a, timeout_ns);
+    bool idle = wait_idle(a, timeout_ns);
     pthread_mutex_unlock(&a->mutex);
-    return rests;
+    return idle;
 }

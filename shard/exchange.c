@@ -1,24 +1,6 @@
 #include "shard/exchange.h"
 
-#include <stdlib.h>
-
-#include "base/arena.h"
 #include "shard/exchange_engine.h"
-
-FALLIBLE exchange_begin(struct exchange *exchange, const struct exchange_engine *engine, const struct exchange_options *options) {
-    exchange->engine = engine;
-    exchange->options = *options;
-    exchange->options.row_bytes_max = arena_rounded(options->row_bytes_max);
-    exchange->epochs = calloc(options->layers + 1, sizeof *exchange->epochs);
-    if (!exchange->epochs) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the epochs of %u layers", options->layers);
-    }
-    return OK;
-}
-
-void exchange_end(struct exchange *exchange) {
-    free(exchange->epochs);
-}
 
 FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes) {
     const struct exchange_options *options = &exchange->options;
@@ -26,7 +8,9 @@ FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batc
     INVARIANT(batch->plan->rows <= options->max_rows && row_bytes <= options->row_bytes_max);
     INVARIANT(batch->layer < options->layers);
     if (batch->epoch < exchange->epochs[batch->layer] || batch->epoch != batch->plan->placement->epoch) {
-        FAIL(EXPERTD_ERR_SHARD_LOST, "a batch planned from placement %llu, dispatched for %llu, after one of %llu: plan it anew",
+        FAIL(EXPERTD_ERR_SHARD_LOST,
+             "the plan of a batch has placement %llu, but the batch was dispatched for placement %llu, after a batch of placement "
+             "%llu: plan it again",
              (unsigned long long)batch->plan->placement->epoch, (unsigned long long)batch->epoch,
              (unsigned long long)exchange->epochs[batch->layer]);
     }

@@ -1,33 +1,34 @@
-// What an engine of the exchange fills in: one table of functions, and what all engines know of a batch. Private to shard/.
+// The interface between exchange.c and its engines: a function table, and the state that all engines have. Private to shard/.
 #ifndef EXPERTD_SHARD_EXCHANGE_ENGINE_H
 #define EXPERTD_SHARD_EXCHANGE_ENGINE_H
 
-#include "shard/exchange.h"
+#include "base/err.h"
+#include "shard/exchange_types.h"
 
 struct exchange_engine {
-    err_t (*alive)(struct exchange *exchange);    // NULL: always
-    err_t (*ready)(struct exchange *exchange);    // NULL: always
+    err_t (*alive)(struct exchange *exchange);    // NULL: always succeeds
+    err_t (*ready)(struct exchange *exchange);    // NULL: always succeeds
     err_t (*dispatch)(struct exchange *exchange); // exchange->batch is set
     err_t (*inbox)(struct exchange *exchange, uint32_t rank, struct exchange_work *out);
     err_t (*collect)(struct exchange *exchange);
-    err_t (*wait)(struct exchange *exchange);                                   // NULL: collect has waited
-    void (*settle)(struct exchange *exchange);                                  // NULL: nothing is ever under way
+    err_t (*wait)(struct exchange *exchange);                                   // NULL: nothing to wait for after collect
+    void (*settle)(struct exchange *exchange);                                  // NULL: nothing is ever in progress
     void (*state)(const struct exchange *exchange, struct exchange_state *out); // NULL: all zero
-    size_t (*untouched)(const struct exchange *exchange);                       // NULL: nothing of the host's
+    size_t (*untouched)(const struct exchange *exchange);                       // NULL: 0
     void (*destroy)(struct exchange *exchange);
 };
 
 // The first member of every engine's own struct.
 struct exchange {
     const struct exchange_engine *engine;
-    struct exchange_options options; // row_bytes_max is rounded
-    uint64_t *epochs;                // [layers] the latest dispatched
+    struct exchange_options options; // row_bytes_max is rounded up
+    uint64_t *epochs;                // [layers] the epoch of the latest batch
     char *results;                   // [max_rows] rows of row_bytes, in the front's memory
     struct exchange_batch batch;
     size_t row_bytes;
 };
 
-// The engine's struct is zeroed. EXPERTD_ERR_NOMEM.
+// Initialises the common part of an engine's struct, which the engine has zeroed. EXPERTD_ERR_NOMEM.
 FALLIBLE exchange_begin(struct exchange *exchange, const struct exchange_engine *engine, const struct exchange_options *options);
 void exchange_end(struct exchange *exchange);
 

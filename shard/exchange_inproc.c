@@ -1,8 +1,9 @@
-// The exchange inside one process: sender and receiver share memory, so nothing is copied. Ranks read the front's hidden rows where
-// they lie and write their result rows where the front will combine them.
+// The exchange inside one process. Sender and receiver share memory, so nothing is copied: ranks read the front's hidden rows in
+// place and write their result rows where the front combines them.
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "shard/exchange.h"
 #include "shard/exchange_engine.h"
 
 struct inproc {
@@ -11,7 +12,7 @@ struct inproc {
 };
 
 static err_t dispatch(struct exchange *exchange) {
-    (void)exchange; // the rows lie where the ranks will read them
+    (void)exchange; // the ranks read the rows in place
     return OK;
 }
 
@@ -31,7 +32,7 @@ static err_t inbox(struct exchange *exchange, uint32_t rank, struct exchange_wor
 }
 
 static err_t collect(struct exchange *exchange) {
-    (void)exchange; // every local rank has written in place
+    (void)exchange; // the ranks have written in place
     return OK;
 }
 
@@ -53,7 +54,7 @@ FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct e
     *out = NULL;
     size_t row_bytes = arena_rounded(options->row_bytes_max), bytes;
     if (__builtin_mul_overflow(options->max_rows, row_bytes, &bytes)) {
-        FAIL(EXPERTD_ERR_NOMEM, "%zu result rows of %zu bytes overflow an address space", options->max_rows, row_bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "%zu result rows of %zu bytes are more than an address space", options->max_rows, row_bytes);
     }
     struct inproc *inproc = calloc(1, sizeof *inproc);
     if (!inproc) {

@@ -8,27 +8,27 @@
 #include "base/clock.h"
 #include "shard/aborter.h"
 
-enum { LOOK_NS = 50 * NS_PER_MS }; // that a device which is not lost needs for no work at all, and far less
+enum { PROBE_NS = 50 * NS_PER_MS }; // for probing an idle device, which answers far faster
 
 struct links {
     struct links_options options;
     const struct expertd_device_links *calls;
-    struct device_link *all[EXPERTD_DEVICES_MAX]; // NULL: given up, or not joined yet
-    struct aborter *aborter;                      // NULL: of one device, which has no links
-    bool slow; // of the batch at hand it has not ended in time: it may yet, where no device holds it up
+    struct device_link *all[EXPERTD_DEVICES_MAX]; // NULL: aborted, or not joined yet
+    struct aborter *aborter;                      // NULL for a single device, which has no links
+    bool abort_is_late; // an abort during this batch did not end in time; it may still end if no device delays it
     bool joined;
     _Atomic uint64_t rebuilds;
     _Atomic bool lost;
-    bool overdue;                              // the one device did not end in time: nothing makes it
-    char why[EXPERTD_DEVICE_MESSAGE_MAX + 64]; // it is lost; the using thread's
+    bool overdue;                              // a single device did not end its work in time; the work cannot be aborted
+    char why[EXPERTD_DEVICE_MESSAGE_MAX + 64]; // the cause of `lost`; used by the batch's thread only
 };
 
-// NCCL 2.30 by its defaults: what is its own, a guess; and for each peer in each of 32 channels, which is where it has most, a
-// buffer per protocol, 9.2 MiB in all.
+// NCCL 2.30 with its defaults. OWN_MIB is a guess. PEER_MIB: up to 32 channels for each peer, with one buffer per protocol,
+// together 9.2 MiB per channel.
 enum { OWN_MIB = 256, PEER_MIB = 304 };
 
 size_t links_bytes(const struct expertd_devices *devices, uint32_t device) {
-    size_t peers = device == 0 ? devices->count - 1 : 1; // all send to the first, and take from it
+    size_t peers = device == 0 ? devices->count - 1 : 1; // every device exchanges rows with the first one only
     return devices->count > 1 ? (OWN_MIB + peers * PEER_MIB) << 20 : 0;
 }
 
@@ -41,15 +41,15 @@ static FALLIBLE check(const struct links *links, uint32_t device, enum expertd_d
     return expertd_devices_check(links->options.devices, device, code, error);
 }
 
-// Every link is aborted: the peers of one that failed would wait for it. Where that does not end, what holds it up is most likely a
-// device's: it is looked for before anything else is waited for. The message at hand is kept.
+// Aborts every link, since the peers of a failed link would wait for it. If the abort does not end in time, a device probably
+// delays it; `lost` then makes the next call search for this device (find_lost). Keeps the current error message.
 static err_t give_up(struct links *links, err_t e) {
     links->joined = false;
     snprintf(links->why, sizeof links->why, "%.*s", (int)sizeof links->why - 1, expertd_err_message());
-    bool ended = aborter_take(links->aborter, links->all, count_of(links), links->options.timeout_ns);
+    bool ended = aborter_abort(links->aborter, links->all, count_of(links), links->options.timeout_ns);
     memset(links->all, 0, sizeof links->all);
     if (!ended) {
-        links->slow = true;
+        links->abort_is_late = true;
         links->options.devices->stuck = true;
         atomic_store(&links->lost, true);
     }
@@ -58,21 +58,21 @@ static err_t give_up(struct links *links, err_t e) {
 
 // ---- joining
 
-// Asks until nothing is under way in any link.
-static FALLIBLE settle_links(struct links *links, int64_t timeout_ns, const char *what) {
+// Polls until no operation is in progress in any link.
+static FALLIBLE settle_links(struct links *links, int64_t timeout_ns, const char *action) {
     int64_t started_ns = clock_now_ns();
     for (uint32_t i = 0; i < count_of(links); i++) {
         int busy = 1;
         for (;;) {
             struct expertd_device_error error;
-            int64_t asked_ns = clock_now_ns(); // late is what was under way at that time, not who asked late
+            int64_t asked_ns = clock_now_ns(); // before the poll, so that a delay of this thread does not count
             TRY(check(links, i, links->calls->settled(links->all[i], &busy, &error), &error));
             if (!busy) {
                 break;
             }
             if (asked_ns - started_ns > timeout_ns) {
                 FAIL(EXPERTD_ERR_SHARD_LOST, "%s device %u: %s did not end within %lld ms", links->options.devices->table->kind,
-                     links->options.devices->numbers[i], what, (long long)(timeout_ns / NS_PER_MS));
+                     links->options.devices->numbers[i], action, (long long)(timeout_ns / NS_PER_MS));
             }
             expertd_devices_pause(started_ns);
         }
@@ -126,7 +126,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
         }
         TRY_OUT(e, aborter_create(links->calls, &links->aborter));
         e = join(links);
-        if (err_is(e)) { // whatever it was, a peer is not to be had
+        if (err_is(e)) { // every cause is reported as unavailable
             e = err_context((err_t){EXPERTD_ERR_UNAVAILABLE}, "the communicator of %u devices", options->devices->count);
             goto out;
         }
@@ -170,16 +170,17 @@ void links_destroy(struct links *links) {
 
 // ---- lost for good
 
-// Is nothing under way on the device? Answers it within LOOK_NS, "" where all is well, else in links->why.
+// Probes the device for up to PROBE_NS. True: the device has failed, or (*stuck) some of its work does not end; links->why is the
+// cause.
 static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
     const struct expertd_devices *devices = links->options.devices;
     const struct expertd_device_table *table = devices->table;
     struct expertd_device_error error;
-    int ended = 0, answered = device != 0; // answers leave from the first one
+    int ended = 0, answered = device != 0; // only the first device downloads outputs
     int64_t started_ns = clock_now_ns();
     enum expertd_device_code code = table->mark(devices->all[device], &error);
-    int64_t asked_ns = started_ns; // a question may take long: a simulated device works while it is asked
-    while (code == EXPERTD_DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= LOOK_NS) {
+    int64_t asked_ns = started_ns; // a query may take long: a simulated device executes its work during the query
+    while (code == EXPERTD_DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= PROBE_NS) {
         asked_ns = clock_now_ns();
         code = ended ? EXPERTD_DEVICE_OK : table->finished(devices->all[device], &ended, &error);
         code = code != EXPERTD_DEVICE_OK || answered ? code : table->finished_behind(devices->all[device], &answered, &error);
@@ -187,7 +188,7 @@ static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
     }
     if (code == EXPERTD_DEVICE_OK && !(ended && answered)) {
         *stuck = true;
-        snprintf(error.message, sizeof error.message, "something that it was given does not end");
+        snprintf(error.message, sizeof error.message, "a kernel or copy on it does not end");
     } else if (code == EXPERTD_DEVICE_OK) {
         return false;
     }
@@ -195,14 +196,15 @@ static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
     return true;
 }
 
-// A device that cannot even be waited for has failed for good, for CUDA's errors of that kind stay until the process ends; or what
-// runs there does not end. The latter may yet: then it serves again. An abort that no device holds up has abort_ns to end.
-static void look_for_lost(struct links *links, int64_t abort_ns) {
+// Searches for a lost device. A device whose probe fails has failed for good, since such CUDA errors last until the process ends. A
+// device whose work does not end now may end it later, and then serves again. If no device is lost, waits up to abort_ns for a
+// running abort.
+static void find_lost(struct links *links, int64_t abort_ns) {
     bool lost = false, stuck = false;
     for (uint32_t i = 0; i < count_of(links) && !lost; i++) {
         lost = is_lost(links, i, &stuck);
     }
-    if (links->aborter && !aborter_rests(links->aborter, lost ? 0 : abort_ns)) {
+    if (links->aborter && !aborter_wait_idle(links->aborter, lost ? 0 : abort_ns)) {
         if (!lost) {
             snprintf(links->why, sizeof links->why, "%u %s devices: the abort of their communicator does not end", count_of(links),
                      links->options.devices->table->kind);
@@ -215,7 +217,7 @@ static void look_for_lost(struct links *links, int64_t abort_ns) {
 
 FALLIBLE links_alive(struct links *links) {
     if (atomic_load(&links->lost)) {
-        look_for_lost(links, LOOK_NS);
+        find_lost(links, PROBE_NS);
     }
     if (atomic_load(&links->lost)) {
         FAIL(EXPERTD_ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
@@ -281,8 +283,8 @@ static FALLIBLE mark_all(struct links *links) {
     return OK;
 }
 
-// One question to every device and link. *waiting: the first device that is not done; count_of where all are.
-static FALLIBLE look(struct links *links, uint32_t *waiting) {
+// Queries every device and link once. *waiting: the first device whose work has not ended; count_of(links) if all have.
+static FALLIBLE query_all(struct links *links, uint32_t *waiting) {
     const struct expertd_devices *devices = links->options.devices;
     *waiting = count_of(links);
     for (uint32_t i = count_of(links); i-- > 0;) {
@@ -297,14 +299,14 @@ static FALLIBLE look(struct links *links, uint32_t *waiting) {
     return OK;
 }
 
-// first: what is tried at start, which has the time of a join.
+// first: true for the first transfer at start, which has the timeout of a join.
 static FALLIBLE watch(struct links *links, bool first) {
     int64_t started_ns = clock_now_ns(), timeout_ns = first ? links->options.join_timeout_ns : links->options.timeout_ns;
     TRY(mark_all(links));
     for (;;) {
         uint32_t waiting;
         int64_t asked_ns = clock_now_ns();
-        TRY(look(links, &waiting));
+        TRY(query_all(links, &waiting));
         if (waiting == count_of(links)) {
             return OK;
         }
@@ -328,7 +330,7 @@ FALLIBLE links_try(struct links *links, const struct link_transfers *of_device) 
     return err_is(e) ? give_up(links, e) : OK;
 }
 
-// Nobody else has to answer.
+// A single device: no peer has to answer.
 static FALLIBLE wait_for_one(struct links *links) {
     const struct expertd_devices *devices = links->options.devices;
     struct expertd_device_error error;
@@ -346,25 +348,25 @@ FALLIBLE links_wait(struct links *links) {
     return err_is(e) ? give_up(links, e) : OK;
 }
 
-// Would waiting again bring nothing?
-static bool is_hopeless(const struct links *links) {
+// Is waiting again useless?
+static bool is_waiting_useless(const struct links *links) {
     return links->overdue || atomic_load(&links->lost);
 }
 
 void links_settle(struct links *links) {
     struct err_copy error;
     err_t e = {EXPERTD_ERR_SHARD_LOST};
-    err_save(e, &error); // what failed is told already
-    if (!is_hopeless(links)) {
+    err_save(e, &error); // keep the message of the first failure
+    if (!is_waiting_useless(links)) {
         e = links_wait(links);
     }
-    if (err_is(e) && !is_hopeless(links) && count_of(links) > 1) {
-        e = links_wait(links); // after the abort the streams go on
+    if (err_is(e) && !is_waiting_useless(links) && count_of(links) > 1) {
+        e = links_wait(links); // after the abort the streams continue
     }
     if (err_is(e)) {
-        look_for_lost(links, links->slow ? links->options.join_timeout_ns : LOOK_NS);
+        find_lost(links, links->abort_is_late ? links->options.join_timeout_ns : PROBE_NS);
     }
-    links->overdue = links->slow = false;
+    links->overdue = links->abort_is_late = false;
     (void)err_restore(&error);
 }
 

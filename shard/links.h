@@ -1,10 +1,10 @@
-// The communicator between the devices of this process, a rank each: joined at start, watched while rows are under way, given up
-// when a rank fails or does not answer, joined anew for the next batch. The host program's side of device_links.h. One device needs
-// none.
+// The communicator between the devices of this process; each device is a rank. It is created at start, watched during transfers,
+// aborted when a rank fails or does not answer, and created again for the next batch. This is the host program's side of
+// device_links.h. A single device has no communicator.
 //
-// The thread that has a batch issues its transfers, watches and gives up: so no other thread is inside NCCL when a communicator is
-// aborted, which a thread of its own does (aborter.h). It never waits without a deadline where another rank has to answer, or a
-// device to end what it was given.
+// The thread that computes the batch starts the transfers, watches them, and requests an abort. So no thread is inside NCCL when
+// the communicator is aborted. The abort runs on a thread of its own (aborter.h). Every wait for another rank or for a device has a
+// deadline.
 #ifndef EXPERTD_SHARD_LINKS_H
 #define EXPERTD_SHARD_LINKS_H
 
@@ -18,46 +18,47 @@ struct links;
 
 struct links_options {
     struct expertd_devices *devices; // borrowed; rank i is devices->all[i]
-    int64_t timeout_ns; // of what was put into the devices' streams, from when it is waited for; of a group's start; of an abort
-    int64_t join_timeout_ns; // also of an abort that takes its time though no device holds it up
+    int64_t timeout_ns;              // limit of links_wait; of the start of a group of transfers; of an abort
+    int64_t join_timeout_ns;         // for a join, and for an abort that no device delays
 };
 
-// EXPERTD_ERR_UNAVAILABLE: NCCL is missing (what, and what mends it), no thread is to be had, or the ranks do not find each other.
+// EXPERTD_ERR_UNAVAILABLE: NCCL is missing (the message says what is missing and how to install it), no thread can be created, or
+// the ranks cannot connect.
 FALLIBLE links_create(const struct links_options *options, struct links **out);
-void links_destroy(struct links *links); // leaves in order; NULL is legal
+void links_destroy(struct links *links); // finalises the communicator; NULL is legal
 
-// Before a device is given anything of a batch. EXPERTD_ERR_SHARD_LOST: one has failed for good, or has not ended what it was given
-// before.
+// Call this before a device gets any work of a batch. EXPERTD_ERR_SHARD_LOST: a device has failed for good, or has not
+// ended earlier work.
 FALLIBLE links_alive(struct links *links);
-// Before a batch is worked on: links_alive, and joins anew where the communicator was given up. EXPERTD_ERR_SHARD_LOST: also where
-// joining failed.
+// Call this before a batch is computed: does links_alive, and creates a new communicator if the last one was aborted.
+// EXPERTD_ERR_SHARD_LOST: as links_alive, or joining failed.
 FALLIBLE links_ready(struct links *links);
 
-// What NCCL takes of the device's memory for itself, at the join and at the first transfer: what is left for it beside all that is
-// reserved. An estimate, seen on no GPU.
+// The device memory that must stay free for NCCL, which allocates it at the join and at the first transfer. An estimate that was
+// never measured on GPUs.
 size_t links_bytes(const struct expertd_devices *devices, uint32_t device);
 
-// What one device sends and takes.
+// The transfers of one device.
 struct link_transfers {
     const struct device_transfer *all;
     size_t count;
 };
-// of_device [devices->count]: all of it as one group, put into the devices' streams. EXPERTD_ERR_SHARD_LOST: the communicator was
-// given up.
+// Puts the transfers of_device[devices->count] into the devices' streams as one group. EXPERTD_ERR_SHARD_LOST: the
+// communicator was aborted.
 FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device);
 
-// At start: so that what a transfer needs is had then or never, links_transfer and links_wait in one, with the time of a join.
+// links_transfer and links_wait at start, with join_timeout_ns, so that NCCL allocates then what transfers need.
 FALLIBLE links_try(struct links *links, const struct link_transfers *of_device);
 
-// Until everything that the devices' streams were given is done; the thread sleeps in between. EXPERTD_ERR_SHARD_LOST names the
-// device that failed or did not end in time; the communicator was given up.
+// Waits, sleeping, until all work in the devices' streams has ended. EXPERTD_ERR_SHARD_LOST: the message names the device that
+// failed or did not end in time; the communicator was aborted.
 FALLIBLE links_wait(struct links *links);
-// After any error: nothing is under way any more, or the device that still has something is lost.
+// Call this after any error. Afterwards no work is in progress, or the device on which work is in progress counts as lost.
 void links_settle(struct links *links);
 
 struct links_state {
-    uint64_t rebuilds; // communicators that took another's place
-    bool lost;         // a device has failed for good: no batch will be answered any more
+    uint64_t rebuilds; // communicators created after one was aborted
+    bool lost;         // a device has failed for good: no batch can be answered
 };
 // Any thread.
 void links_state(const struct links *links, struct links_state *out);

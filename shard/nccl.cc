@@ -1,8 +1,8 @@
-// Links between devices over NCCL: the module's side of device_links.h, and the one file that knows NCCL. Part of the module, not
-// of expertd; built twice, by the CUDA toolkit's compiler and for simulated GPUs, where <nccl.h> is kernels/cuda/sim/nccl.h.
+// Links between devices over NCCL: the module's side of device_links.h, and the only file that uses NCCL. It is part of the module,
+// not of expertd, and compiled twice: by nvcc, and for the simulated GPU, where <nccl.h> is kernels/cuda/sim/nccl.h.
 //
-// The library is found at run time, for a machine with one GPU needs none. Communicators are non-blocking: no call waits for a
-// peer, so that a rank which never answers can be given up.
+// The library is loaded at run time, since a machine with one GPU does not need it. Communicators are non-blocking: no call waits
+// for a peer, so that a rank that never answers can be aborted.
 #include <dlfcn.h>
 #include <nccl.h>
 
@@ -18,9 +18,9 @@ struct device_link {
 
 namespace {
 
-constexpr int VERSION_LEAST = 21800; // ncclConfig_t as it is initialised here, and an abort that ends what is under way
+constexpr int VERSION_LEAST = 21800; // the first with this ncclConfig_t, and with an abort that ends operations in progress
 
-// Every function that is used, by its name without "nccl".
+// The functions in use, without the prefix "nccl".
 #define NCCL_FUNCTIONS(X)                                                                                                          \
     X(GetVersion)                                                                                                                  \
     X(GetUniqueId)                                                                                                                 \
@@ -40,24 +40,24 @@ struct nccl {
 #define POINTER(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(POINTER)
 #undef POINTER
-} nccl; // written by load alone, before there is a link
+} nccl; // written only by load, before any link exists
 
-enum expertd_device_code failed(ncclResult_t result, ncclComm_t comm, const char *what, struct expertd_device_error *error) {
+enum expertd_device_code failed(ncclResult_t result, ncclComm_t comm, const char *action, struct expertd_device_error *error) {
     const char *more = nccl.GetLastError(comm);
-    snprintf(error->message, sizeof error->message, "NCCL, %s: %s%s%.180s", what, nccl.GetErrorString(result),
+    snprintf(error->message, sizeof error->message, "NCCL, %s: %s%s%.180s", action, nccl.GetErrorString(result),
              more && *more ? ": " : "", more ? more : "");
     return EXPERTD_DEVICE_FAILED;
 }
 
-// What was only started is no failure.
-enum expertd_device_code started(ncclResult_t result, ncclComm_t comm, const char *what, struct expertd_device_error *error) {
-    return result == ncclSuccess || result == ncclInProgress ? EXPERTD_DEVICE_OK : failed(result, comm, what, error);
+// ncclInProgress is no failure.
+enum expertd_device_code started(ncclResult_t result, ncclComm_t comm, const char *action, struct expertd_device_error *error) {
+    return result == ncclSuccess || result == ncclInProgress ? EXPERTD_DEVICE_OK : failed(result, comm, action, error);
 }
 
 #if defined(SIM_NCCL)
 enum expertd_device_code find_functions(struct expertd_device_error *error) {
     if (!sim_nccl_is_there()) {
-        snprintf(error->message, sizeof error->message, "the simulated libnccl.so.2 is not there, as was planted");
+        snprintf(error->message, sizeof error->message, "the simulated libnccl.so.2 is missing: a planted failure");
         return EXPERTD_DEVICE_MISSING;
     }
 #define LINKED(name) nccl.name = nccl##name;
@@ -70,17 +70,17 @@ enum expertd_device_code find_functions(struct expertd_device_error *error) {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         snprintf(error->message, sizeof error->message,
-                 "NCCL is not to be had (%.200s): install it (libnccl2, or pip's nvidia-nccl-cu13, on LD_LIBRARY_PATH)", dlerror());
+                 "NCCL cannot be loaded (%.200s): install it (libnccl2, or pip's nvidia-nccl-cu13, on LD_LIBRARY_PATH)", dlerror());
         return EXPERTD_DEVICE_MISSING;
     }
-    const char *lacking = nullptr;
+    const char *missing = nullptr;
 #define LOOK_UP(name)                                                                                                              \
     nccl.name = (decltype(nccl.name))dlsym(library, "nccl" #name);                                                                 \
-    lacking = nccl.name ? lacking : "nccl" #name;
+    missing = nccl.name ? missing : "nccl" #name;
     NCCL_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
-    if (lacking) {
-        snprintf(error->message, sizeof error->message, "libnccl.so.2 has no %s: NCCL 2.18 or later is needed", lacking);
+    if (missing) {
+        snprintf(error->message, sizeof error->message, "libnccl.so.2 has no %s: NCCL 2.18 or later is needed", missing);
         return EXPERTD_DEVICE_MISSING;
     }
     return EXPERTD_DEVICE_OK;
@@ -102,7 +102,7 @@ enum expertd_device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct expert
     return EXPERTD_DEVICE_OK;
 }
 
-static_assert(sizeof(ncclUniqueId) == sizeof(struct device_link_id), "an id travels as it is");
+static_assert(sizeof(ncclUniqueId) == sizeof(struct device_link_id), "an id is sent as plain bytes");
 
 enum expertd_device_code make_id(struct device_link_id *out, struct expertd_device_error *error) {
     ncclUniqueId id;
@@ -137,7 +137,7 @@ enum expertd_device_code join(struct expertd_device *device, const struct device
         delete link;
         return code;
     }
-    *out = link; // with a communicator even a failed one is there to be aborted
+    *out = link; // also after a failure, so that its communicator can be aborted
     return code;
 }
 
@@ -157,7 +157,7 @@ enum expertd_device_code transfer(struct device_link *link, const struct device_
                                           : nccl.Send(t->memory, t->bytes, ncclUint8, (int)t->peer, link->comm, stream);
         code = started(result, link->comm, t->incoming ? "receiving" : "sending", error);
     }
-    struct expertd_device_error second; // the first failure is the one to tell
+    struct expertd_device_error second; // only the first failure is reported
     enum expertd_device_code closed = end(code == EXPERTD_DEVICE_OK ? error : &second);
     return code == EXPERTD_DEVICE_OK ? closed : code;
 }
@@ -170,10 +170,10 @@ enum expertd_device_code settled(struct device_link *link, int *busy, struct exp
     }
     ncclResult_t result = nccl.CommGetAsyncError(link->comm, &state);
     if (result != ncclSuccess) {
-        return failed(result, link->comm, "asking for its state", error);
+        return failed(result, link->comm, "querying its state", error);
     }
     *busy = state == ncclInProgress;
-    return started(state, link->comm, "under way", error);
+    return started(state, link->comm, "in progress", error);
 }
 
 enum expertd_device_code leave(struct device_link *link, struct expertd_device_error *error) {
@@ -181,11 +181,11 @@ enum expertd_device_code leave(struct device_link *link, struct expertd_device_e
                                              : EXPERTD_DEVICE_FAILED;
 }
 
-void end_link(struct device_link *link, ncclResult_t (*how)(ncclComm_t)) {
+void end_link(struct device_link *link, ncclResult_t (*end)(ncclComm_t)) {
     struct expertd_device_error error;
     if (link) {
         (void)device_enter(link->device, &error); // a lost device's communicator is freed as well
-        (void)how(link->comm);
+        (void)end(link->comm);
         delete link;
     }
 }

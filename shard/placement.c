@@ -43,7 +43,7 @@ static FALLIBLE create(const struct placement_table *table, uint64_t epoch, stru
     return OK;
 }
 
-// Each expert's holders in ascending order, by insertion: they are few.
+// Sorts each expert's holders in ascending order, by insertion, since they are few.
 static FALLIBLE sort_holders(const struct placement_table *table, struct placement *placement) {
     for (uint32_t e = 0; e < table->num_experts; e++) {
         uint32_t begin = table->first[e];
@@ -65,7 +65,7 @@ static FALLIBLE sort_holders(const struct placement_table *table, struct placeme
     return OK;
 }
 
-// Slots by counting: experts come in ascending order, so every rank's do.
+// Numbers the slots by a counting sort: experts are visited in ascending order, so each rank's experts ascend too.
 static void number_slots(struct placement *placement) {
     uint32_t *first = placement->rank_first;
     for (uint32_t i = 0; i < placement->copies; i++) {
@@ -74,7 +74,7 @@ static void number_slots(struct placement *placement) {
     for (uint32_t r = 0; r < placement->ranks; r++) {
         first[r + 1] += first[r];
     }
-    // first[r] serves as rank r's next slot, and ends up as the first one of rank r + 1.
+    // During the loop first[r] is rank r's next slot; afterwards it is the first slot of rank r + 1.
     for (uint32_t e = 0; e < placement->num_experts; e++) {
         for (uint32_t i = placement->holder_first[e]; i < placement->holder_first[e + 1]; i++) {
             uint32_t slot = first[placement->holders[i]]++;
@@ -117,7 +117,7 @@ FALLIBLE placement_contiguous(uint32_t num_experts, uint32_t ranks, uint64_t epo
     uint32_t *holders = numbers + num_experts + 1;
     for (uint32_t e = 0; e < num_experts; e++) {
         numbers[e] = e;
-        // The greatest r with first(r) <= e: floor(E r / R) <= e is E r < R (e + 1).
+        // The greatest r whose run begins at e or before: floor(E r / R) <= e, which means E r < R (e + 1).
         holders[e] = (uint32_t)(((uint64_t)ranks * (e + 1) - 1) / num_experts);
     }
     numbers[num_experts] = num_experts;

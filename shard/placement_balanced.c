@@ -1,22 +1,22 @@
-// The balanced placement: who is replicated, then who goes where.
+// The balanced placement: choose replicas, then assign copies to ranks.
 #include <stdlib.h>
 
 #include "shard/placement.h"
 
-struct packing {
+struct assignment {
     const struct placement_balance *options;
-    uint32_t slots;       // a rank's most
+    uint32_t slots;       // the maximum per rank
     uint32_t *copies;     // [E]
-    uint32_t *order;      // [E] experts by falling load per copy, ties by number
-    uint32_t *used;       // [R] slots taken
+    uint32_t *order;      // [E] experts by descending load per copy, ties by number
+    uint32_t *used;       // [R] used slots
     double *load;         // [R]
     double *per_copy;     // [E]
     unsigned char *holds; // [R][E]
 };
 
-static FALLIBLE packing_init(const struct placement_balance *options, struct packing *p) {
+static FALLIBLE assignment_init(const struct placement_balance *options, struct assignment *p) {
     size_t experts = options->num_experts, ranks = options->ranks, total = experts + options->replicas;
-    *p = (struct packing){.options = options, .slots = (uint32_t)((total + ranks - 1) / ranks)};
+    *p = (struct assignment){.options = options, .slots = (uint32_t)((total + ranks - 1) / ranks)};
     p->load = calloc(ranks + experts, sizeof *p->load);
     p->copies = calloc(2 * experts + ranks, sizeof *p->copies);
     p->holds = calloc(ranks, experts);
@@ -29,17 +29,17 @@ static FALLIBLE packing_init(const struct placement_balance *options, struct pac
     return OK;
 }
 
-static void packing_deinit(struct packing *p) {
+static void assignment_deinit(struct assignment *p) {
     free(p->load);
     free(p->copies);
     free(p->holds);
 }
 
-static unsigned char *held(const struct packing *p, uint32_t rank, uint32_t expert) {
+static unsigned char *holds_at(const struct assignment *p, uint32_t rank, uint32_t expert) {
     return &p->holds[(size_t)rank * p->options->num_experts + expert];
 }
 
-static void replicate(struct packing *p) {
+static void replicate(struct assignment *p) {
     const struct placement_balance *o = p->options;
     for (uint32_t e = 0; e < o->num_experts; e++) {
         p->copies[e] = 1;
@@ -53,13 +53,13 @@ static void replicate(struct packing *p) {
                 hottest = e;
             }
         }
-        INVARIANT(hottest < o->num_experts); // replicas were checked against the places that there are
+        INVARIANT(hottest < o->num_experts); // the caller has checked that all replicas fit
         p->per_copy[hottest] = (double)o->rows[hottest] / ++p->copies[hottest];
     }
 }
 
-// By insertion: some hundred experts, once per placement.
-static void sort_by_load(struct packing *p) {
+// Insertion sort: some hundred experts, once per placement.
+static void sort_by_load(struct assignment *p) {
     for (uint32_t e = 0; e < p->options->num_experts; e++) {
         uint32_t at = e;
         for (; at > 0 && p->per_copy[p->order[at - 1]] < p->per_copy[e]; at--) {
@@ -69,23 +69,24 @@ static void sort_by_load(struct packing *p) {
     }
 }
 
-static void put(struct packing *p, uint32_t rank, uint32_t expert) {
-    *held(p, rank, expert) = 1;
+static void add_copy(struct assignment *p, uint32_t rank, uint32_t expert) {
+    *holds_at(p, rank, expert) = 1;
     p->used[rank]++;
     p->load[rank] += p->per_copy[expert];
 }
 
-static void take(struct packing *p, uint32_t rank, uint32_t expert) {
-    *held(p, rank, expert) = 0;
+static void remove_copy(struct assignment *p, uint32_t rank, uint32_t expert) {
+    *holds_at(p, rank, expert) = 0;
     p->used[rank]--;
     p->load[rank] -= p->per_copy[expert];
 }
 
-// The rank with the least load among those that hold (or do not hold) the expert and have (or lack) a free slot; R: none.
-static uint32_t least_loaded(const struct packing *p, uint32_t expert, bool holding, bool full) {
+// The rank with the least load among the ranks that hold the expert (`holder` true) or do not (false), and that have no free slot
+// (`full` true) or have one (false). R if there is none.
+static uint32_t least_loaded(const struct assignment *p, uint32_t expert, bool holder, bool full) {
     uint32_t best = p->options->ranks;
     for (uint32_t r = 0; r < p->options->ranks; r++) {
-        bool fits = *held(p, r, expert) == holding && (p->used[r] == p->slots) == full;
+        bool fits = *holds_at(p, r, expert) == holder && (p->used[r] == p->slots) == full;
         if (fits && (best == p->options->ranks || p->load[r] < p->load[best])) {
             best = r;
         }
@@ -93,40 +94,41 @@ static uint32_t least_loaded(const struct packing *p, uint32_t expert, bool hold
     return best;
 }
 
-// Every rank with a free slot has the expert already: a full one that has not gives another of its experts to a free one. The full
-// rank holds more than the free one, so there is an expert that the free one lacks.
-static void make_room(struct packing *p, uint32_t expert) {
+// Places a copy when every rank with a free slot already holds the expert: moves another expert from a full rank to a rank with a
+// free slot, and gives its slot to the copy. The full rank holds more experts than the other rank, so it has one that the other
+// lacks.
+static void place_by_swap(struct assignment *p, uint32_t expert) {
     uint32_t ranks = p->options->ranks;
     uint32_t free_rank = least_loaded(p, expert, true, false), full_rank = least_loaded(p, expert, false, true);
     INVARIANT(free_rank < ranks && full_rank < ranks);
     uint32_t lightest = UINT32_MAX;
     for (uint32_t e = 0; e < p->options->num_experts; e++) {
-        bool movable = *held(p, full_rank, e) && !*held(p, free_rank, e);
+        bool movable = *holds_at(p, full_rank, e) && !*holds_at(p, free_rank, e);
         if (movable && (lightest == UINT32_MAX || p->per_copy[e] < p->per_copy[lightest])) {
             lightest = e;
         }
     }
     INVARIANT(lightest < p->options->num_experts);
-    take(p, full_rank, lightest);
-    put(p, free_rank, lightest);
-    put(p, full_rank, expert);
+    remove_copy(p, full_rank, lightest);
+    add_copy(p, free_rank, lightest);
+    add_copy(p, full_rank, expert);
 }
 
-static void pack(struct packing *p) {
+static void assign_copies(struct assignment *p) {
     for (uint32_t i = 0; i < p->options->num_experts; i++) {
         uint32_t expert = p->order[i];
         for (uint32_t c = 0; c < p->copies[expert]; c++) {
             uint32_t rank = least_loaded(p, expert, false, false);
             if (rank < p->options->ranks) {
-                put(p, rank, expert);
+                add_copy(p, rank, expert);
             } else {
-                make_room(p, expert);
+                place_by_swap(p, expert);
             }
         }
     }
 }
 
-static FALLIBLE to_placement(const struct packing *p, uint64_t epoch, struct placement **out) {
+static FALLIBLE to_placement(const struct assignment *p, uint64_t epoch, struct placement **out) {
     uint32_t experts = p->options->num_experts, at = 0;
     uint32_t *numbers = calloc(2 * (size_t)experts + 1 + p->options->replicas, sizeof *numbers);
     if (!numbers) {
@@ -135,7 +137,7 @@ static FALLIBLE to_placement(const struct packing *p, uint64_t epoch, struct pla
     uint32_t *holders = numbers + experts + 1;
     for (uint32_t e = 0; e < experts; e++) {
         for (uint32_t r = 0; r < p->options->ranks; r++) {
-            if (*held(p, r, e)) {
+            if (*holds_at(p, r, e)) {
                 holders[at++] = r;
             }
         }
@@ -155,17 +157,17 @@ FALLIBLE placement_balanced(const struct placement_balance *options, uint64_t ep
     }
     if (options->replicas > (uint64_t)experts * (ranks - 1)) {
         FAIL_FIELD(EXPERTD_ERR_CONFIG, "replicas",
-                   "%u replicas of %u experts on %u shards: at most %llu find a shard without that expert", options->replicas,
-                   experts, ranks, (unsigned long long)experts * (ranks - 1));
+                   "%u replicas of %u experts on %u shards: at most %llu are possible, since a shard holds an expert only once",
+                   options->replicas, experts, ranks, (unsigned long long)experts * (ranks - 1));
     }
-    struct packing p;
-    err_t e = packing_init(options, &p);
+    struct assignment p;
+    err_t e = assignment_init(options, &p);
     if (!err_is(e)) {
         replicate(&p);
         sort_by_load(&p);
-        pack(&p);
+        assign_copies(&p);
         e = to_placement(&p, epoch, out);
     }
-    packing_deinit(&p);
+    assignment_deinit(&p);
     return e;
 }

@@ -7,8 +7,8 @@ static bool holds(const struct placement *placement, uint32_t rank, uint32_t exp
     return placement_slot(placement, rank, expert) != PLACEMENT_NO_SLOT;
 }
 
-// Holders of an expert in `to` that `from` lacks.
-static uint32_t missing_of(const struct placement *from, const struct placement *to, uint32_t expert) {
+// The number of holders of an expert in `to` that do not hold it in `from`.
+static uint32_t count_missing(const struct placement *from, const struct placement *to, uint32_t expert) {
     uint32_t missing = 0;
     for (uint32_t i = to->holder_first[expert]; i < to->holder_first[expert + 1]; i++) {
         missing += !holds(from, to->holders[i], expert);
@@ -20,23 +20,24 @@ uint32_t placement_missing(const struct placement *from, const struct placement 
     INVARIANT(from->num_experts == to->num_experts && from->ranks == to->ranks);
     uint32_t missing = 0;
     for (uint32_t e = 0; e < to->num_experts; e++) {
-        missing += missing_of(from, to, e);
+        missing += count_missing(from, to, e);
     }
     return missing;
 }
 
-// One expert's holders after the step: those that stay, and new ones as far as the budget goes. An expert with none of either keeps
-// one of its old holders; the others go at once, which makes the room for what comes.
+// Fills in one expert's holders after the step and returns their count: the holders in both placements, and new ones within the
+// budget and the free slots. If that leaves none, the expert keeps one of its old holders. All other old copies are dropped at
+// once, which frees memory for the new ones.
 static uint32_t step_expert(const struct placement *from, const struct placement *to, uint32_t expert, uint32_t *budget,
-                            uint32_t *room, uint32_t *holders) {
+                            uint32_t *free_slots, uint32_t *holders) {
     uint32_t count = 0;
     for (uint32_t i = to->holder_first[expert]; i < to->holder_first[expert + 1]; i++) {
         uint32_t rank = to->holders[i];
         bool stays = holds(from, rank, expert);
-        if (stays || (*budget > 0 && (!room || room[rank] > 0))) {
+        if (stays || (*budget > 0 && (!free_slots || free_slots[rank] > 0))) {
             *budget -= !stays;
-            if (!stays && room) {
-                room[rank]--;
+            if (!stays && free_slots) {
+                free_slots[rank]--;
             }
             holders[count++] = rank;
         }
@@ -47,7 +48,7 @@ static uint32_t step_expert(const struct placement *from, const struct placement
     return count;
 }
 
-FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *room,
+FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *free_slots,
                         uint64_t epoch, struct placement **out) {
     INVARIANT(from->num_experts == to->num_experts && from->ranks == to->ranks && copies_max > 0);
     *out = NULL;
@@ -57,9 +58,9 @@ FALLIBLE placement_step(const struct placement *from, const struct placement *to
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %u experts", experts);
     }
     uint32_t *holders = numbers + experts + 1, *left = NULL;
-    if (room) {
+    if (free_slots) {
         left = holders + to->copies + experts;
-        memcpy(left, room, to->ranks * sizeof *left);
+        memcpy(left, free_slots, to->ranks * sizeof *left);
     }
     for (uint32_t e = 0; e < experts; e++) {
         numbers[e + 1] = numbers[e] + step_expert(from, to, e, &budget, left, holders + numbers[e]);

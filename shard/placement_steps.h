@@ -1,18 +1,18 @@
-// From one placement to another in bounded steps. Pure.
+// Changes one placement into another in bounded steps. No I/O, no threads.
 #ifndef EXPERTD_SHARD_PLACEMENT_STEPS_H
 #define EXPERTD_SHARD_PLACEMENT_STEPS_H
 
 #include "shard/placement.h"
 
-// Copies of `to` that `from` lacks.
+// The number of copies of `to` that `from` lacks.
 uint32_t placement_missing(const struct placement *from, const struct placement *to);
 
-// The next placement on the way: at most copies_max (>= 1) copies that `from` lacks, and every expert somewhere. It never has more
-// copies than the greater of the two, so beside that steady state only copies_max are in memory while a step is taken. Leads to
-// `to` in ceil(missing / copies_max) steps, one where nothing is missing and copies only go. room: [ranks] copies that each rank
-// can take while it still has all of its own, or NULL: as many as there are; with it there may be more steps, and one that brings
-// nothing nearer where there is too little of it. EXPERTD_ERR_NOMEM.
-FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *room,
+// Creates the next placement on the way: it has at most copies_max (>= 1) copies that `from` lacks, and every expert has a holder.
+// It never has more copies than the larger of the two placements, so during a step memory is needed for at most copies_max further
+// copies. Repeated steps reach `to` after ceil(missing / copies_max) steps, or after one if nothing is missing and copies are only
+// dropped. free_slots: [ranks] the number of copies that each rank can add while it still holds all of its own; NULL: no limit.
+// With it there may be more steps, and a step may make no progress if the slots do not suffice. EXPERTD_ERR_NOMEM.
+FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *free_slots,
                         uint64_t epoch, struct placement **out);
 
 #endif

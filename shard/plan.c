@@ -4,15 +4,15 @@
 
 #include "base/arena.h"
 
-// Every array of the plan, once: with memory NULL only their size is summed up.
-static size_t lay_out(struct plan *plan, char *memory, size_t choices, size_t experts, size_t ranks) {
+// Places every array of the plan and returns their size. With memory NULL it only computes the size.
+static size_t place_arrays(struct plan *plan, char *memory, size_t choices, size_t experts, size_t ranks) {
     size_t counts[] = {experts, experts * ranks, ranks + 1, choices, choices, choices, experts};
-    void **places[] = {(void **)&plan->expert_rows, (void **)&plan->group_sizes, (void **)&plan->rank_rows,
+    void **arrays[] = {(void **)&plan->expert_rows, (void **)&plan->group_sizes, (void **)&plan->rank_rows,
                        (void **)&plan->row_token,   (void **)&plan->row_choice,  (void **)&plan->choice_row,
                        (void **)&plan->next_holder};
     size_t used = 0;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        *places[i] = memory ? memory + used : NULL;
+        *arrays[i] = memory ? memory + used : NULL;
         used += arena_rounded(counts[i] * sizeof(uint32_t));
     }
     return used;
@@ -20,15 +20,15 @@ static size_t lay_out(struct plan *plan, char *memory, size_t choices, size_t ex
 
 size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks) {
     struct plan unused;
-    return lay_out(&unused, NULL, max_tokens * max_top_k, num_experts, ranks);
+    return place_arrays(&unused, NULL, max_tokens * max_top_k, num_experts, ranks);
 }
 
 void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks) {
     *plan = (struct plan){0};
-    lay_out(plan, memory, max_tokens * max_top_k, num_experts, ranks);
+    place_arrays(plan, memory, max_tokens * max_top_k, num_experts, ranks);
 }
 
-// Counts the rows of each expert; the id that fits no expert is the error.
+// Counts the rows of each expert. The first id that is out of range is an error.
 static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_experts, uint32_t num_zero_experts) {
     size_t choices = plan->tokens * plan->top_k;
     memset(plan->expert_rows, 0, num_experts * sizeof *plan->expert_rows);
@@ -48,7 +48,8 @@ static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_e
     return OK;
 }
 
-// Rows of each slot: dealt out one at a time, the first holders of an expert get one more.
+// Computes the number of rows of each slot. An expert's rows are assigned to its holders in turn, so the first holders may get one
+// more.
 static void size_slots(struct plan *plan) {
     const struct placement *placement = plan->placement;
     for (uint32_t e = 0; e < placement->num_experts; e++) {
@@ -61,7 +62,7 @@ static void size_slots(struct plan *plan) {
     }
 }
 
-// Turns the sizes of slots into their first rows; place_rows turns them back.
+// Replaces each slot's size in group_sizes by its first row. place_rows restores the sizes.
 static void first_rows(struct plan *plan) {
     const struct placement *placement = plan->placement;
     uint32_t row = 0;
@@ -69,7 +70,7 @@ static void first_rows(struct plan *plan) {
         plan->rank_rows[rank] = row;
         for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
             uint32_t size = (uint32_t)plan->group_sizes[s];
-            plan->group_sizes[s] = (int32_t)row; // for now the slot's next row
+            plan->group_sizes[s] = (int32_t)row; // until place_rows: the slot's next row
             row += size;
         }
     }
@@ -77,8 +78,8 @@ static void first_rows(struct plan *plan) {
     plan->rows = row;
 }
 
-// The slot whose turn it is for a row of the expert.
-static uint32_t take_turn(struct plan *plan, uint32_t expert) {
+// The slot that gets the expert's next row; advances to the next holder.
+static uint32_t next_slot(struct plan *plan, uint32_t expert) {
     const struct placement *placement = plan->placement;
     uint32_t at = plan->next_holder[expert];
     plan->next_holder[expert] = at + 1 < placement->holder_first[expert + 1] ? at + 1 : placement->holder_first[expert];
@@ -92,12 +93,12 @@ static void place_rows(struct plan *plan, const int32_t *ids) {
         if (id < 0 || (uint32_t)id >= plan->placement->num_experts) {
             continue;
         }
-        uint32_t row = (uint32_t)plan->group_sizes[take_turn(plan, (uint32_t)id)]++;
+        uint32_t row = (uint32_t)plan->group_sizes[next_slot(plan, (uint32_t)id)]++;
         plan->choice_row[i] = row;
         plan->row_choice[row] = (uint32_t)i;
         plan->row_token[row] = (uint32_t)(i / plan->top_k);
     }
-    // Each next row is now the first one of the slot behind it: the differences are the sizes again.
+    // Each slot's next row is now the first row of the following slot, so the differences are the sizes.
     uint32_t begin = 0;
     for (uint32_t s = 0; s < plan->placement->copies; s++) {
         uint32_t end = (uint32_t)plan->group_sizes[s];
@@ -122,11 +123,11 @@ struct plan_rank plan_for_rank(const struct plan *plan, uint32_t rank) {
     const struct placement *placement = plan->placement;
     uint32_t first = placement->rank_first[rank], groups = placement->rank_first[rank + 1] - first;
     const uint32_t *experts = placement->rank_experts + first;
-    bool run = groups > 0 && experts[groups - 1] - experts[0] + 1 == groups;
+    bool contiguous = groups > 0 && experts[groups - 1] - experts[0] + 1 == groups;
     return (struct plan_rank){
         .group_sizes = plan->group_sizes + first,
-        .num_groups = run ? placement->num_experts : groups,
-        .group_offset = run ? experts[0] : 0,
+        .num_groups = contiguous ? placement->num_experts : groups,
+        .group_offset = contiguous ? experts[0] : 0,
         .num_actual_groups = groups,
         .first_row = plan->rank_rows[rank],
         .rows = plan->rank_rows[rank + 1] - plan->rank_rows[rank],

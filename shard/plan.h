@@ -1,6 +1,6 @@
-// Which row goes where: from a batch's choices and a placement to each rank's rows, grouped by expert. A pure function, so that
-// every property of it is tested with plain arrays. Of an expert with n holders, its i-th row by (token, choice) goes to holder
-// i mod n; a rank's rows of one expert keep that order.
+// The plan of a batch: from its choices and a placement to each rank's rows, grouped by expert. A pure function, so that tests need
+// only arrays. If an expert has n holders, its i-th row in order of (token, choice) goes to holder i mod n; a rank's rows of one
+// expert keep that order.
 #ifndef EXPERTD_SHARD_PLAN_H
 #define EXPERTD_SHARD_PLAN_H
 
@@ -12,38 +12,38 @@
 
 enum { PLAN_NO_ROW = UINT32_MAX };
 
-// Rows of all ranks lie one after another in one index space [0, rows): by rank, then expert, then (token, choice).
+// The rows of all ranks share one index space [0, rows), ordered by rank, then expert, then (token, choice).
 struct plan {
     const struct placement *placement; // borrowed
     size_t tokens, top_k;              // T, K
-    size_t rows;                       // result rows in all: choices of an expert (not negative, not identity)
-    uint32_t *expert_rows;             // [E] rows per expert, over its holders
+    size_t rows;                       // result rows: the choices of real experts (neither negative nor identity)
+    uint32_t *expert_rows;             // [E] rows of each expert, over all of its holders
     int32_t *group_sizes;              // [copies] rows per slot of the placement
     uint32_t *rank_rows;               // [R + 1] first row of each rank; rank_rows[R] = rows
     uint32_t *row_token;               // [rows] token of each row
     uint32_t *row_choice;              // [rows] index into ids of each row: token * top_k + choice
-    uint32_t *choice_row;              // [T * K] row of each choice, PLAN_NO_ROW: none (dropped, or an identity expert)
-    uint32_t *next_holder;             // [E] scratch: whose turn it is
+    uint32_t *choice_row;              // [T * K] row of each choice; PLAN_NO_ROW for a dropped choice or an identity expert
+    uint32_t *next_holder;             // [E] scratch: the holder of the expert's next row
 };
 
-// What one rank computes: the arguments of its grouped matmuls. A contiguous run of experts is a window into the layer's groups;
-// any other set is a numbering of its own, from 0.
+// The arguments of one rank's grouped matmuls. If the rank's experts are contiguous, they are a window into the layer's groups;
+// otherwise they are numbered from 0.
 struct plan_rank {
     const int32_t *group_sizes; // [num_actual_groups] of this rank's experts, ascending
     size_t num_groups;          // E, or num_actual_groups
-    size_t group_offset;        // its first expert, or 0
-    size_t num_actual_groups;   // its experts
-    size_t first_row, rows;     // its run of the plan's rows
+    size_t group_offset;        // the rank's first expert, or 0
+    size_t num_actual_groups;   // the number of the rank's experts
+    size_t first_row, rows;     // the rank's range of the plan's rows
 };
 
-// Bytes for a plan of up to max_tokens x max_top_k choices over num_experts and ranks, however placed.
+// Bytes for a plan of up to max_tokens x max_top_k choices over num_experts and ranks, for any placement.
 size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
 
-// Lays the plan's arrays into memory (plan_bytes, 64-byte aligned, owned by the caller).
+// Places the plan's arrays in `memory` (plan_bytes, 64-byte aligned, owned by the caller).
 void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
 
-// Fills the plan for ids [T, K]: negative = no expert; [E, E + num_zero_experts) = identity experts, which no rank computes.
-// EXPERTD_ERR_EXPERT_OUT_OF_RANGE names the first other id, its token and choice.
+// Computes the plan for ids [T, K]. A negative id is no expert; ids in [E, E + num_zero_experts) are identity experts, which no
+// rank computes. EXPERTD_ERR_EXPERT_OUT_OF_RANGE: the message names the first other id with its token and choice.
 FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
                    uint32_t num_zero_experts);
 

@@ -28,11 +28,11 @@ static uint32_t count_cpus(const struct topology_cpus *cpus) {
 static FALLIBLE parse_number(const char **at, unsigned long *out) {
     char *end;
     if (!isdigit((unsigned char)**at)) {
-        FAIL(EXPERTD_ERR_IO, "a list of CPUs goes on with \"%.16s\": a number was expected", *at);
+        FAIL(EXPERTD_ERR_IO, "bad CPU list: expected a number at \"%.16s\"", *at);
     }
     *out = strtoul(*at, &end, 10);
     if (*out >= TOPOLOGY_CPUS_MAX) {
-        FAIL(EXPERTD_ERR_IO, "CPU %lu: at most %d are known", *out, TOPOLOGY_CPUS_MAX);
+        FAIL(EXPERTD_ERR_IO, "CPU %lu in a CPU list: CPU numbers must be below %d", *out, TOPOLOGY_CPUS_MAX);
     }
     *at = end;
     return OK;
@@ -55,13 +55,13 @@ FALLIBLE topology_parse_cpus(const char *text, struct topology_cpus *out) {
         if (*at == ',') {
             at++;
         } else if (*at && *at != '\n') {
-            FAIL(EXPERTD_ERR_IO, "a list of CPUs goes on with \"%.16s\": a comma was expected", at);
+            FAIL(EXPERTD_ERR_IO, "bad CPU list: expected a comma at \"%.16s\"", at);
         }
     }
     return OK;
 }
 
-// The node's CPUs; false where there is no such node, or nothing of it can be understood.
+// Reads the node's CPUs. False if the node does not exist or its list cannot be parsed.
 static bool read_node(const char *root, uint32_t number, struct topology_cpus *out) {
     char path[PATH_BYTES], text[LIST_MAX];
     snprintf(path, sizeof path, "%s/sys/devices/system/node/node%u/cpulist", root, number);
@@ -85,7 +85,7 @@ void topology_read(const char *root, const struct topology_cpus *allowed, struct
             node.cpus.bits[i] &= allowed->bits[i];
         }
         node.count = count_cpus(&node.cpus);
-        if (node.count > 0) { // memory without CPUs, or CPUs that are not ours, compute nothing
+        if (node.count > 0) { // omit nodes that have no CPU for this process
             out->nodes[out->count++] = node;
             out->cpus += node.count;
         }

@@ -9,7 +9,7 @@ static const char FORMS[] = "expected unix:PATH or HOST:PORT";
 enum { PORT_MAX = 65535, PORT_DIGITS_MAX = 5 };
 
 static FALLIBLE parse_unix(const char *text, const char *path, struct address *out) {
-    if (strncmp(path, "//", 2) == 0) { // gRPC's own spelling, unix:///absolute/path
+    if (strncmp(path, "//", 2) == 0) { // gRPC's form, unix:///absolute/path
         path += 2;
     }
     size_t length = strlen(path);
@@ -17,8 +17,9 @@ static FALLIBLE parse_unix(const char *text, const char *path, struct address *o
         FAIL(EXPERTD_ERR_USAGE, "address '%s': the path is missing; %s", text, FORMS);
     }
     if (length >= ADDRESS_PATH_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "address '%.40s...': a socket's path has %zu bytes at most, this one has %zu; use a shorter folder",
-             text, (size_t)ADDRESS_PATH_MAX - 1, length);
+        FAIL(EXPERTD_ERR_USAGE,
+             "address '%.40s...': the path of a socket has at most %zu bytes, this one has %zu; use a shorter folder", text,
+             (size_t)ADDRESS_PATH_MAX - 1, length);
     }
     out->is_unix = true;
     memcpy(out->path, path, length + 1);
@@ -30,11 +31,11 @@ static FALLIBLE parse_port(const char *text, const char *digits, unsigned *out) 
     size_t length = strlen(digits);
     unsigned port = 0;
     if (length == 0 || length > PORT_DIGITS_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "address '%s': the port is no number from 1 to %d; %s", text, PORT_MAX, FORMS);
+        FAIL(EXPERTD_ERR_USAGE, "address '%s': the port is not a number from 1 to %d; %s", text, PORT_MAX, FORMS);
     }
     for (size_t i = 0; i < length; i++) {
         if (!isdigit((unsigned char)digits[i])) {
-            FAIL(EXPERTD_ERR_USAGE, "address '%s': the port is no number from 1 to %d; %s", text, PORT_MAX, FORMS);
+            FAIL(EXPERTD_ERR_USAGE, "address '%s': the port is not a number from 1 to %d; %s", text, PORT_MAX, FORMS);
         }
         port = port * 10 + (unsigned)(digits[i] - '0');
     }
@@ -57,7 +58,7 @@ static FALLIBLE parse_tcp(const char *text, struct address *out) {
         host++;
         length -= 2;
     } else if (memchr(text, ':', length)) {
-        FAIL(EXPERTD_ERR_USAGE, "address '%s': an IPv6 address takes brackets, such as [::1]:7411", text);
+        FAIL(EXPERTD_ERR_USAGE, "address '%s': write an IPv6 address in brackets, such as [::1]:7411", text);
     }
     if (length == 0 || length >= ADDRESS_HOST_MAX) {
         FAIL(EXPERTD_ERR_USAGE, "address '%.40s': the host %s; %s", text, length ? "is too long" : "is missing", FORMS);
@@ -90,7 +91,7 @@ FALLIBLE address_parse(const char *text, struct address *out) {
     return parse_tcp(text, out);
 }
 
-// A path is arbitrary bytes, a target is a URI.
+// Percent-encodes the path, which is arbitrary bytes: a target is a URI.
 static void append_path(char *target, size_t used, const char *path) {
     for (const char *at = path; *at; at++) {
         unsigned char byte = (unsigned char)*at;

@@ -70,7 +70,7 @@ FALLIBLE client_apply_placement(struct client *client, const struct proto_placem
     TRY(proto_encode_apply_request(placement, &request));
     TRY(client_stream_take(client, APPLY, request, 0, on_progress, &apply));
     if (!last->done) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the stream from %s ended well without saying that the placement is in force",
+        FAIL(EXPERTD_ERR_MALFORMED, "the stream from %s ended with OK, but no message said that the placement is in force",
              client_address(client));
     }
     return OK;

@@ -1,15 +1,15 @@
-// The asynchronous C client of expertd: many Forward calls in flight over several connections, each a call of its own or all of a
-// connection in one Stream. For the load generator; a program that asks one thing at a time has client.h.
+// The asynchronous C client of expertd: many Forward calls in flight over several connections. Each call is unary, or all calls of
+// a connection share one Stream. Written for the load generator; for one call at a time use client.h.
 //
-// Two threads drive it: one starts calls, one takes what they ended with. A call in flight holds a slot, numbered by the caller,
-// who does not use it again before its end was taken. It does not choose, retry, measure or log.
+// Two threads use it: the starting thread starts calls, the receiving thread receives their results. Each call in flight occupies a
+// slot, numbered by the caller, who reuses it only after calls_next has returned the call's end. It does not retry, measure or log.
 #ifndef EXPERTD_CLIENT_C_CALLS_H
 #define EXPERTD_CLIENT_C_CALLS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/wire/client_wire.h"
+#include "proto/client/client_wire.h"
 
 struct calls;
 
@@ -23,46 +23,46 @@ struct calls_options {
     bool stream;
 };
 
-// Reaches nobody yet. EXPERTD_ERR_USAGE, EXPERTD_ERR_NOMEM; *out is NULL then.
+// Does not connect yet. EXPERTD_ERR_USAGE, EXPERTD_ERR_NOMEM; *out is NULL then.
 FALLIBLE calls_create(const struct calls_options *options, struct calls **out);
-// Cancels what is in flight. Both threads are done with it. NULL is legal.
+// Cancels the calls in flight. Neither thread may use `calls` any more. NULL is legal.
 void calls_destroy(struct calls *calls);
 
 // Waits until every connection is up, before the first call. EXPERTD_ERR_UNAVAILABLE names the address.
 FALLIBLE calls_connect(struct calls *calls, int64_t timeout_us);
 
 struct calls_piece {
-    const void *data; // immutable, and there until calls_destroy has returned: it is sent from where it lies
+    const void *data; // sent without a copy: must stay unchanged until calls_destroy has returned
     size_t bytes;
 };
 
 struct calls_request {
     uint32_t slot, connection;
-    // Its id is chosen here; its routes are copied; hidden.view is without data: the pieces, whose bytes add up to its own, follow
-    // each other.
+    // The id is set here, and the routes are copied. hidden.view has no data: the pieces, one after another, are its data, and
+    // their bytes add up to hidden.view.bytes.
     const struct wire_request *request;
     const struct calls_piece *pieces;
     size_t num_pieces;  // up to CALLS_PIECES_MAX
-    int64_t timeout_us; // 0: none. Streams have no deadline per request but request->timeout_us, which the daemon keeps.
+    int64_t timeout_us; // 0: none. Unary calls only; in a stream set request->timeout_us, which the daemon enforces
 };
 
-// Starting thread only. Always succeeds: what goes wrong is the call's end.
+// Starting thread only. Always succeeds: calls_next reports failures as the call's end.
 void calls_start(struct calls *calls, const struct calls_request *request);
 
 // How a call ended.
 struct calls_end {
-    uint32_t slot;                  // CALLS_NO_SLOT: an answer that nobody asked for
-    int64_t at_ns;                  // when it was there
-    bool answered;                  // then `reply`, else the three below
-    const struct wire_reply *reply; // its views last until the next calls_next
+    uint32_t slot;                  // CALLS_NO_SLOT: an answer that matches no call
+    int64_t at_ns;                  // when it arrived
+    bool answered;                  // true: `reply` is set; false: the three fields after it
+    const struct wire_reply *reply; // its views are valid until the next calls_next
     int grpc_code;
-    const char *reason, *message; // the daemon's, or gRPC's; until the next calls_next
+    const char *reason, *message; // the daemon's, or gRPC's; valid until the next calls_next
 };
 
-// Taking thread only. The next end; false where none came by until_ns of the monotonic clock.
+// Receiving thread only. Waits for the next end; false if none came by until_ns of the monotonic clock.
 bool calls_next(struct calls *calls, int64_t until_ns, struct calls_end *out);
 
-// "RESOURCE_EXHAUSTED"; "UNKNOWN" for a number that gRPC has not.
+// "RESOURCE_EXHAUSTED"; "UNKNOWN" for a number that is not a gRPC status.
 const char *calls_status_name(int grpc_code);
 
 #endif

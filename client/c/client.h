@@ -1,41 +1,41 @@
 // The C client of expertd: blocking calls over gRPC, one at a time.
 //
-// It does not choose an address, read the environment, retry, split or log: its caller does. A client is one connection, opened by
-// its first call and opened anew after a loss; it belongs to one thread (make one per thread). Deadlines travel with the call, so
-// the daemon drops what nobody waits for any longer. gRPC is inside client.c alone.
+// It does not choose an address, read the environment, retry, split requests or log. A client is one connection, opened by the
+// first call and reopened after a loss. It belongs to one thread; create one client per thread. The deadline is sent with the call,
+// so the daemon does not compute requests whose caller has given up. gRPC types appear only in client/c/grpc/.
 //
-// Errors are the daemon's own where it answered: the err_code of its reason, its message, and the request field at fault in
-// expertd_err_field(). EXPERTD_ERR_UNAVAILABLE without an answer means that nothing was reached: the message names the address, the
-// cause and the mend.
+// If the daemon answered with an error, that error is returned: the code of its reason, its message, and the request field at fault
+// in expertd_err_field(). EXPERTD_ERR_UNAVAILABLE without an answer (client_refusal is NULL) means that no daemon was reached; the
+// message names the address, the cause and the remedy.
 #ifndef EXPERTD_CLIENT_C_CLIENT_H
 #define EXPERTD_CLIENT_C_CLIENT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/client/client_wire.h"
 #include "proto/control/control.h"
-#include "proto/wire/client_wire.h"
 
 struct client;
 
-// Sets what gRPC and malloc should know for large messages. Process-wide and through the environment, so it is for a program's
-// main, once, before its threads and its first client; a library that embeds the client leaves it out and only loses speed.
+// Tunes gRPC and malloc for large messages. It changes the environment and the whole process, so call it once at the start of main,
+// before threads and clients are created. A library that embeds the client should not call it; it only loses speed.
 void client_tune_process(void);
 
-// `address`: unix:PATH or HOST:PORT, copied. Reaches nobody yet. EXPERTD_ERR_USAGE where it is no address; out is NULL then.
+// `address`: unix:PATH or HOST:PORT, copied. Does not connect yet. EXPERTD_ERR_USAGE: not an address; *out is NULL then.
 FALLIBLE client_create(const char *address, struct client **out);
 void client_destroy(struct client *client);              // NULL is legal
 const char *client_address(const struct client *client); // for messages; borrowed from the client
 
-// timeout_us of every call: from here to its whole answer; 0: as long as it takes. EXPERTD_ERR_DEADLINE when it has passed.
+// timeout_us of every call: until the complete answer has arrived; 0: no limit. EXPERTD_ERR_DEADLINE when it has passed.
 
 struct client_description {
-    struct describe_response response; // views into the two below
+    struct describe_response response; // views into `owner` and `bytes`
     struct describe_reply *owner;
     struct proto_bytes bytes;
 };
 
-// What is served. `model` "" : all models. On error *out is zeroed.
+// Calls Describe. `model` "": all models. On error *out is zeroed.
 FALLIBLE client_describe(struct client *client, const char *model, int64_t timeout_us, struct client_description *out);
 void client_description_deinit(struct client_description *description); // legal on a zeroed struct
 
@@ -47,24 +47,25 @@ struct client_reply {
     struct proto_bytes bytes;
 };
 
-// One layer, once. The request's tensors are borrowed until the call returns; they are copied once, into the message, of up to
-// 4 GiB. timeout_us is the call's, apart from request->timeout_us, which the daemon counts from receipt. On error *out is zeroed.
+// Calls Forward. The request's tensors are borrowed until the call returns and copied once, into the message of at most 4 GiB.
+// timeout_us is the call's; request->timeout_us is separate, and the daemon counts it from receipt. On error *out is zeroed.
 FALLIBLE client_forward(struct client *client, const struct wire_request *request, int64_t timeout_us, struct client_reply *out);
 void client_reply_deinit(struct client_reply *reply); // legal on a zeroed struct
 
-// OpenRegion: region.h makes a region of the offer.
+// Calls OpenRegion. client_region_open (region.h) uses it.
 FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t timeout_us, struct open_region_response *out);
 
-// A method by its path, such as "/expertd.admin.v1.Admin/Drain". Takes request.data, also on error; answer->data is the caller's.
+// Calls a method by its path, such as "/expertd.admin.v1.Admin/Drain". Takes ownership of request.data, also on error. The caller
+// frees answer->data.
 FALLIBLE client_unary_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
                            struct proto_bytes *answer);
-// The same where the answer is a stream: `message` gets each message, borrowed until it returns, on the calling thread. Its own
-// error hangs up, and is returned.
+// The same for a method that answers with a stream: `message` is called on the calling thread with each message, borrowed until it
+// returns. An error from it cancels the call and is returned.
 FALLIBLE client_stream_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
                             err_t (*message)(void *context, const uint8_t *bytes, size_t length), void *context);
 
-// What the daemon said when the last call failed: gRPC status, reason, field, message, when to try again. NULL where the last call
-// went well or no daemon answered. Until the next call.
+// The daemon's error of the last call: gRPC status, reason, field, message, when to try again. NULL if the last call succeeded or
+// no daemon answered. Valid until the next call.
 const struct proto_error_text *client_refusal(const struct client *client);
 
 #endif

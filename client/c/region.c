@@ -15,20 +15,21 @@ enum { MICROSECONDS = 1000000 };
 static FALLIBLE set_timeout(int socket, int64_t timeout_us) {
     struct timeval limit = {.tv_sec = timeout_us / MICROSECONDS, .tv_usec = timeout_us % MICROSECONDS};
     if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
-        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0) { // connect's too
-        FAIL(EXPERTD_ERR_IO, "cannot limit how long a region is waited for: %s", strerror(errno));
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0) { // the latter also limits connect
+        FAIL(EXPERTD_ERR_IO, "cannot set the timeout of a region's socket: %s", strerror(errno));
     }
     return OK;
 }
 
-// With a limit, calls end with EINTR where the process was stopped and goes on, though no handler ran. To a Unix socket connect
-// begins anew then.
+// With a timeout set, system calls fail with EINTR after the process was stopped and continued, even without a signal handler. On a
+// Unix socket connect can then be called again.
 static FALLIBLE send_token(int lease, const struct open_region_response *offer) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     _Static_assert(sizeof address.sun_path == sizeof offer->socket, "a path fits");
     memcpy(address.sun_path, offer->socket, sizeof address.sun_path);
     if (TEMP_FAILURE_RETRY(connect(lease, (const struct sockaddr *)&address, sizeof address)) != 0) {
-        FAIL(EXPERTD_ERR_IO, "cannot connect to %s: %s (is it mounted here?)", offer->socket, strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "cannot connect to the daemon's region socket %s: %s (is its folder mounted here?)", offer->socket,
+             strerror(errno));
     }
     if (TEMP_FAILURE_RETRY(send(lease, offer->token, sizeof offer->token, MSG_NOSIGNAL)) != (ssize_t)sizeof offer->token) {
         FAIL(EXPERTD_ERR_IO, "cannot send the region's token to %s: %s", offer->socket, strerror(errno));
@@ -50,17 +51,17 @@ static FALLIBLE receive_descriptor(int lease, const char *path, int *out) {
     struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
     if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(sizeof *out)) {
-        FAIL(EXPERTD_ERR_IO, "no region comes from %s: %s", path, got < 0 ? strerror(errno) : "the daemon hung up");
+        FAIL(EXPERTD_ERR_IO, "no region descriptor came from %s: %s", path, got < 0 ? strerror(errno) : "the daemon hung up");
     }
     memcpy(out, CMSG_DATA(header), sizeof *out);
     return OK;
 }
 
-// A file that is shorter than it should be would kill us at the first touch of its end.
+// Checks the size first: access beyond the end of a shorter file raises SIGBUS.
 static FALLIBLE map_region(int fd, uint64_t bytes, uint8_t **out) {
     struct stat file;
     if (fstat(fd, &file) != 0 || file.st_size < 0 || (uint64_t)file.st_size != bytes) {
-        FAIL(EXPERTD_ERR_IO, "the region that came does not have %" PRIu64 " bytes", bytes);
+        FAIL(EXPERTD_ERR_IO, "the daemon's region does not have the %" PRIu64 " bytes that were requested", bytes);
     }
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
@@ -76,7 +77,7 @@ FALLIBLE client_region_fetch(const struct open_region_response *offer, uint64_t 
     int fd = -1, lease = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     err_t e;
     if (lease < 0) {
-        FAIL(EXPERTD_ERR_IO, "cannot make a socket: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "cannot create a socket: %s", strerror(errno));
     }
     TRY_OUT(e, set_timeout(lease, timeout_us));
     TRY_OUT(e, send_token(lease, offer));

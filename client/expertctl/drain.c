@@ -14,10 +14,10 @@
 #include "client/expertctl/commands.h"
 #include "client/expertctl/print/json_out.h"
 
-// The process that listens on a Unix socket, as the kernel names it here; 0 where it is out of sight (another namespace).
+// The process that listens on a Unix socket; 0 if it is in another PID namespace.
 static FALLIBLE listener_of(const struct address *address, pid_t *out) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    memcpy(name.sun_path, address->path, strlen(address->path)); // zeroed: an address leaves room for the terminator
+    memcpy(name.sun_path, address->path, strlen(address->path)); // sun_path is zeroed, and the path leaves space for the terminator
     struct ucred peer = {0};
     socklen_t length = sizeof peer;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -34,18 +34,18 @@ static FALLIBLE listener_of(const struct address *address, pid_t *out) {
     return OK;
 }
 
-// A descriptor of the daemon's process, so that its end is seen whoever gets its number afterwards.
+// A pidfd of the daemon's process: it reports the process's end even if the pid is reused.
 static FALLIBLE open_process(const char *text, int *out) {
     struct address address;
     TRY(address_parse(text, &address));
     if (!address.is_unix) {
-        FAIL(EXPERTD_ERR_USAGE, "--wait needs the daemon's Unix socket: %s is none", text);
+        FAIL(EXPERTD_ERR_USAGE, "--wait needs the daemon's Unix socket, and %s is not one: give --admin unix:PATH", text);
     }
     pid_t pid = 0;
     TRY(listener_of(&address, &pid));
     *out = pid ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     if (*out < 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "--wait: the daemon's process is not to be seen from here (%s): leave --wait out",
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "--wait: the daemon's process cannot be watched from here (%s): leave --wait out",
              pid ? strerror(errno) : "it is in another namespace");
     }
     return OK;
@@ -79,7 +79,7 @@ FALLIBLE command_drain(struct client *client, const struct ctl_options *options)
     int process = -1;
     uint64_t active;
     if (options->wait) {
-        TRY(open_process(client_address(client), &process)); // before it may go
+        TRY(open_process(client_address(client), &process)); // before the daemon can exit
     }
     err_t e = client_drain(client, options->reason ? options->reason : "", options->timeout_us, &active);
     if (!err_is(e) && options->wait) {

@@ -1,4 +1,4 @@
-// expertctl forward: a layer's answer for hidden states from a file.
+// expertctl forward: sends hidden states from a file, reports and writes the answer.
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,9 +12,9 @@
 
 enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_TOKEN_IDS, INPUT_ROUTER_INPUT, INPUT_COUNT };
 
-// One run of the command: its inputs, its growing output, what was measured.
+// One run of the command: its inputs, the output as far as calls have answered, and the measurements.
 struct run {
-    struct tensor_file inputs[INPUT_COUNT]; // a zeroed one: not given
+    struct tensor_file inputs[INPUT_COUNT]; // zeroed: not given
     uint64_t tokens;                        // T
     struct expertd_tensor_view output;      // [T, H]; data is owned
     uint64_t calls, latency_ns;
@@ -43,9 +43,9 @@ static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
     run->tokens = hidden->shape[0];
     for (size_t i = INPUT_SCALE; i < INPUT_COUNT; i++) {
         const struct expertd_tensor_view *view = &run->inputs[i].view;
-        bool whole = i == INPUT_SCALE && view->rank == 1; // [1]: one for all tokens
+        bool for_all = i == INPUT_SCALE && view->rank == 1; // [1]: one scale for all tokens
         uint32_t rank = i == INPUT_TOKEN_IDS ? 1 : 2;
-        if (specs[i] && !whole && (view->rank != rank || view->shape[0] != run->tokens)) {
+        if (specs[i] && !for_all && (view->rank != rank || view->shape[0] != run->tokens)) {
             char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
             FAIL(EXPERTD_ERR_SHAPE_MISMATCH,
                  "%s %s: its shape is %s; a row for each of the %" PRIu64 " tokens of --hidden is expected", FLAGS[i], specs[i],
@@ -55,12 +55,12 @@ static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
     return OK;
 }
 
-// Rows [first, first + count) of what has a row for each token; one scale for all is taken whole.
+// Rows [first, first + count) of an input. A scale of rank 1 is for all tokens and is sent whole.
 static struct wire_tensor rows_of(const struct run *run, int input, uint64_t first, uint64_t count) {
     const struct tensor_file *file = &run->inputs[input];
     struct wire_tensor tensor = {.present = file->path != NULL, .view = file->view};
-    bool whole = input == INPUT_SCALE && tensor.view.rank == 1;
-    if (tensor.present && !whole && tensor.view.shape[0] > 0) {
+    bool for_all = input == INPUT_SCALE && tensor.view.rank == 1;
+    if (tensor.present && !for_all && tensor.view.shape[0] > 0) {
         uint64_t row_bytes = tensor.view.bytes / tensor.view.shape[0];
         tensor.view.data = (const uint8_t *)tensor.view.data + first * row_bytes;
         tensor.view.bytes = count * row_bytes;
@@ -103,7 +103,7 @@ static void add_timings(struct wire_timings *sum, const struct wire_timings *t) 
     sum->batch_requests += t->batch_requests;
 }
 
-// The first answer says the type and width of all.
+// The first answer determines the dtype and width of the output.
 static FALLIBLE reserve_output(const struct expertd_tensor_view *answer, struct run *run) {
     run->output = (struct expertd_tensor_view){.dtype = answer->dtype, .rank = 2, .shape = {run->tokens, answer->shape[1]}};
     TRY(expertd_tensor_bytes(answer->dtype, run->output.shape, 2, &run->output.bytes));
@@ -114,7 +114,7 @@ static FALLIBLE reserve_output(const struct expertd_tensor_view *answer, struct 
     return OK;
 }
 
-static FALLIBLE place_answer(const struct client_reply *reply, uint64_t first, uint64_t count, struct run *run) {
+static FALLIBLE store_answer(const struct client_reply *reply, uint64_t first, uint64_t count, struct run *run) {
     const struct expertd_tensor_view *answer = &reply->wire.output.view;
     if (!reply->wire.output.present || answer->rank != 2 || answer->shape[0] != count ||
         !expertd_dtype_is_float16_or_32(answer->dtype)) {
@@ -148,7 +148,7 @@ static FALLIBLE send_rows(struct client *client, const struct ctl_options *o, ui
     TRY(client_forward(client, &request, o->timeout_us, &reply));
     run->latency_ns += (uint64_t)(clock_now_ns() - start_ns);
     run->calls++;
-    err_t e = place_answer(&reply, first, count, run);
+    err_t e = store_answer(&reply, first, count, run);
     client_reply_deinit(&reply);
     return e;
 }
@@ -156,7 +156,7 @@ static FALLIBLE send_rows(struct client *client, const struct ctl_options *o, ui
 static FALLIBLE send_all(struct client *client, const struct ctl_options *o, struct run *run) {
     uint64_t step = o->split && o->split < run->tokens ? o->split : run->tokens;
     uint64_t first = 0;
-    do { // no tokens are one call as well
+    do { // at least one call, also without tokens
         uint64_t count = run->tokens - first < step ? run->tokens - first : step;
         err_t e = send_rows(client, o, first, count, run);
         if (err_is(e)) {
@@ -171,7 +171,7 @@ static FALLIBLE send_all(struct client *client, const struct ctl_options *o, str
 
 struct summary {
     uint64_t elements, not_finite;
-    double least, greatest, mean, rms; // of the finite ones
+    double least, greatest, mean, rms; // of the finite elements
 };
 
 enum { SUMMARY_BLOCK = 1024 };
@@ -255,8 +255,8 @@ static FALLIBLE print_text(const struct ctl_options *o, const struct run *run) {
         print_timings(run);
     }
     if (o->output) {
-        bool words = run->output.dtype == EXPERTD_DTYPE_BF16 && tensor_file_is_npy(o->output);
-        printf("written     %s%s\n", o->output, words ? " (bf16 bits as <u2: NumPy has no bf16)" : "");
+        bool as_bits = run->output.dtype == EXPERTD_DTYPE_BF16 && tensor_file_is_npy(o->output);
+        printf("written     %s%s\n", o->output, as_bits ? " (bf16 bits as <u2: NumPy has no bf16)" : "");
     }
     return OK;
 }
@@ -264,7 +264,7 @@ static FALLIBLE print_text(const struct ctl_options *o, const struct run *run) {
 FALLIBLE command_forward(struct client *client, const struct ctl_options *options) {
     struct run run = {0};
     err_t e;
-    if (options->output) { // a wrong name is found before the work is done
+    if (options->output) { // report a wrong name before the calls
         char *path;
         const char *tensor;
         TRY_IN(tensor_file_split(options->output, &path, &tensor), "--output");

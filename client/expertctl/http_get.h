@@ -1,4 +1,4 @@
-// One page of a daemon's HTTP address. Blocking; any thread.
+// Gets one page from a daemon's HTTP address. Blocking; any thread.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_HTTP_GET_H
 #define EXPERTD_CLIENT_EXPERTCTL_HTTP_GET_H
 
@@ -8,9 +8,9 @@
 
 enum { HTTP_PAGE_MAX = 8 << 20 };
 
-// *body is malloc'd, the caller's, and ends with '\0'. `address` is HOST:PORT. timeout_us, above 0, is of all from
-// connecting to the page's end; a host's name is looked up for as long as that takes.
-// EXPERTD_ERR_UNAVAILABLE where nothing answers there with a page, or with one larger than HTTP_PAGE_MAX; *body is NULL then.
+// `address` is HOST:PORT. *body is allocated, ends with '\0', and is the caller's to free. timeout_us > 0 covers everything from
+// connecting to the end of the page, but not the lookup of the host's name. EXPERTD_ERR_UNAVAILABLE: no page came, or one larger
+// than HTTP_PAGE_MAX; *body is NULL then.
 FALLIBLE http_get(const struct address *address, const char *path, int64_t timeout_us, char **body);
 
 #endif

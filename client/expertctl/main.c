@@ -1,4 +1,4 @@
-// expertctl: asks an expertd daemon from the command line.
+// expertctl: the command-line client of expertd.
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "client/expertctl/options.h"
 #include "client/expertctl/print/json_out.h"
 
-enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70, EXIT_INTERRUPTED = 130 }; // the last as shells say it
+enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70, EXIT_INTERRUPTED = 130 }; // 130 as in shells: 128 + SIGINT
 
-// A wrong file is 65 here whatever its error is called: the daemon's own shape errors are told apart by the refusal.
+// A bad file is 65, regardless of the code of its error. A daemon's error about a shape comes with a refusal, and is 70.
 static int exit_code(err_t e, const struct proto_error_text *refusal) {
     if (refusal) {
         return EXIT_REFUSED;
@@ -28,7 +28,7 @@ static int exit_code(err_t e, const struct proto_error_text *refusal) {
     case EXPERTD_ERR_DEADLINE:
         return EXIT_UNREACHABLE;
     case EXPERTD_ERR_NOMEM:
-    case EXPERTD_ERR_MALFORMED: // an answer that is none
+    case EXPERTD_ERR_MALFORMED: // the daemon's answer cannot be read
     case EXPERTD_ERR_WEIGHTS_CHANGED:
         return EXIT_REFUSED;
     case EXPERTD_ERR_CANCELLED:
@@ -50,7 +50,7 @@ static void print_error_json(const struct err_copy *error, const struct proto_er
     if (object && refusal && refusal->retry_after_ms >= 0) {
         json_object_set_new(json_object_get(object, "error"), "retry_after_ms", json_integer(refusal->retry_after_ms));
     }
-    err_t ignored = json_print_take(object); // the message goes to standard error too
+    err_t ignored = json_print_take(object); // the message is printed to standard error as well
     (void)ignored;
 }
 
@@ -71,7 +71,7 @@ static void print_error(const struct err_copy *error, const struct proto_error_t
     }
 }
 
-// `refusal`: what the daemon said, or NULL. `address`: where it was asked, or NULL.
+// refusal: the daemon's error, or NULL. address: the daemon's, or NULL if none was called.
 static int report(err_t e, const struct proto_error_text *refusal, const char *address, const struct ctl_options *options) {
     struct err_copy error;
     err_save(e, &error);
@@ -82,7 +82,8 @@ static int report(err_t e, const struct proto_error_text *refusal, const char *a
     return exit_code(e, refusal);
 }
 
-// The admin socket as the daemon behind `client` names it: a path of this host only where a Unix socket led there.
+// Finds the admin socket in the daemon's description. Its path is valid on this host only if the daemon was reached over a Unix
+// socket.
 static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADMIN_ADDRESS_MAX]) {
     struct client_description description;
     TRY(client_describe(client, "", options->timeout_us, &description));
@@ -91,25 +92,25 @@ static FALLIBLE find_admin(struct client *client, const struct ctl_options *opti
     TRY(e);
     if (strncmp(client_address(client), "unix:", 5) != 0) {
         FAIL(EXPERTD_ERR_USAGE,
-             "the admin socket is on the daemon's own host, and %s may be another: there give --admin %s, or the daemon's Unix "
-             "socket with --address",
+             "the admin socket is on the daemon's host, and %s may be on another one: on that host give --admin %s, or the "
+             "daemon's Unix socket with --address",
              client_address(client), out);
     }
     return OK;
 }
 
-static bool asks_admin(const struct ctl_options *options) {
+static bool uses_admin_socket(const struct ctl_options *options) {
     return options->command == COMMAND_PLACEMENT || options->command == COMMAND_DRAIN;
 }
 
-// *out is the client that failed where there is one, for its refusal.
+// On error *out is the client that failed, if any: the caller reports its refusal.
 static FALLIBLE open_client(const struct ctl_options *options, const char *address, struct client **out) {
     char admin[ADMIN_ADDRESS_MAX];
-    if (asks_admin(options) && options->admin) {
+    if (uses_admin_socket(options) && options->admin) {
         return client_create(options->admin, out);
     }
     TRY(client_create(address, out));
-    if (!asks_admin(options)) {
+    if (!uses_admin_socket(options)) {
         return OK;
     }
     TRY(find_admin(*out, options, admin));
@@ -139,7 +140,7 @@ static int run_command(const struct ctl_options *options, const char *address) {
             e = command_drain(client, options);
             break;
         default:
-            INVARIANT(!"a command that asks the daemon");
+            INVARIANT(!"a command that calls the daemon");
         }
     }
     int code = serving ? 0 : EXIT_REFUSED;
@@ -150,7 +151,7 @@ static int run_command(const struct ctl_options *options, const char *address) {
     return code;
 }
 
-// Without an admin socket top leaves the shards out.
+// The client of the admin socket; *out NULL if there is none: top then does not show the shards.
 static FALLIBLE open_top_admin(const struct ctl_options *options, const char *address, struct client **out) {
     char admin[ADMIN_ADDRESS_MAX];
     *out = NULL;
@@ -182,12 +183,13 @@ static int run_bench(const struct ctl_options *options, const char *address) {
     bool refused = outcome.refusal.reason[0] != '\0',
          asked = refused || e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_DEADLINE;
     struct ctl_options error_options = *options;
-    error_options.json = options->json && !outcome.reported; // one object
+    error_options.json = options->json && !outcome.reported; // standard output gets one object only
     return report(e, refused ? &outcome.refusal : NULL, asked ? address : NULL, &error_options);
 }
 
-// A number of theirs that is free would be the next file's, and what is printed would go into that. It fails as it did.
-static void hold_standard_streams(void) {
+// A closed standard descriptor would become the next opened file's, and output would go into that file. /dev/null takes its place;
+// access in the wrong direction makes its use fail as before.
+static void reserve_standard_streams(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0) {
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -217,9 +219,10 @@ static int run(const struct ctl_options *options) {
 }
 
 int main(int argc, char **argv) {
-    hold_standard_streams();
+    reserve_standard_streams();
     client_tune_process();
-    err_t unguarded = mapped_install_handler(); // without it a file that shrinks under us only ends with a bare SIGBUS
+    err_t unguarded =
+        mapped_install_handler(); // without it, a mapped file that shrinks ends the program with SIGBUS and no message
     (void)unguarded;
     struct ctl_options options;
     err_t e = ctl_options_parse(argc, argv, &options);

@@ -22,12 +22,14 @@ struct command_row {
 };
 
 static const struct command_row COMMANDS[] = {
-    {"models", COMMAND_MODELS, "what is served: models, layers, shapes, dtypes, numerics and weights ids"},
-    {"status", COMMAND_STATUS, "is it there, does it serve, with which limits; exits 0 only while it serves"},
-    {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, take the answer to a file"},
-    {"placement", COMMAND_PLACEMENT, "show | plan | apply PLAN.json: which shard holds which expert, and a better place for them"},
-    {"drain", COMMAND_DRAIN, "let a daemon finish and leave"},
-    {"bench", COMMAND_BENCH, "load a daemon and report what it holds, whether its answers are right, and who was the bottleneck"},
+    {"models", COMMAND_MODELS, "list what is served: layers, shapes, dtypes, numerics ids and weights ids"},
+    {"status", COMMAND_STATUS, "say whether the daemon is reachable and serving, and its limits; exits 0 only while it serves"},
+    {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, write the answer to a file"},
+    {"placement", COMMAND_PLACEMENT,
+     "show | plan | apply PLAN.json: show which shard holds which expert, plan a more even placement, apply it"},
+    {"drain", COMMAND_DRAIN, "let the daemon finish its requests and exit"},
+    {"bench", COMMAND_BENCH,
+     "load a daemon: report throughput, latencies, wrong answers, and whether the client was the bottleneck"},
     {"top", COMMAND_TOP, "live figures of a daemon: calls, tokens, latencies, queue, memory, load of each shard"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
@@ -46,8 +48,7 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         FAIL(EXPERTD_ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
     FAIL(EXPERTD_ERR_USAGE,
-         "unknown command %s: it is one of models, status, forward, placement, drain, bench, top (expertctl --help says more)",
-         word);
+         "unknown command %s: it is one of models, status, forward, placement, drain, bench, top (see expertctl --help)", word);
 }
 
 // ---- values
@@ -57,7 +58,7 @@ static FALLIBLE read_number(const char *flag, const char *value, uint64_t max, u
     errno = 0;
     unsigned long long number = isdigit((unsigned char)value[0]) ? strtoull(value, &end, 10) : 0;
     if (!end || *end || errno || number > max) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: a whole number from 0 to %llu is expected", flag, value, (unsigned long long)max);
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: an integer from 0 to %llu is expected", flag, value, (unsigned long long)max);
     }
     *out = number;
     return OK;
@@ -106,7 +107,7 @@ static FALLIBLE set_once(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_model(struct ctl_options *out, const char *value) {
     if (strlen(value) >= WIRE_STRING_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "--model: a name has %d bytes at most", WIRE_STRING_MAX - 1);
+        FAIL(EXPERTD_ERR_USAGE, "--model: a name has at most %d bytes", WIRE_STRING_MAX - 1);
     }
     out->model = value;
     return OK;
@@ -114,7 +115,7 @@ static FALLIBLE set_model(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
     uint64_t number = 0;
-    if (strcmp(value, "all") == 0) { // which forward does not take for one
+    if (strcmp(value, "all") == 0) { // forward then reports that --layer is missing
         out->have_layer = false;
         return OK;
     }
@@ -159,7 +160,8 @@ static bool is_hidden_dtype(enum expertd_dtype dtype) {
     return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E4M3 || dtype == EXPERTD_DTYPE_F8_E5M2;
 }
 
-// Of the answer for forward, of the hidden states for bench: which, is known at the end of the line.
+// For forward the dtype of the answer, for bench that of the hidden states. The command may follow on the line, so check_forward
+// checks the rest.
 static FALLIBLE set_dtype(struct ctl_options *out, const char *value) {
     out->output_dtype = dtype_of_flag(value);
     if (!is_hidden_dtype(out->output_dtype)) {
@@ -224,7 +226,7 @@ static FALLIBLE set_replicas(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_reason(struct ctl_options *out, const char *value) {
     if (strlen(value) > PROTO_REASON_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "--reason: a text of %zu bytes; at most %d are taken", strlen(value), PROTO_REASON_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--reason: a text of %zu bytes: give at most %d", strlen(value), PROTO_REASON_MAX);
     }
     out->reason = value;
     return OK;
@@ -264,9 +266,9 @@ static FALLIBLE set_version(struct ctl_options *out, const char *value) {
 
 struct flag_row {
     const char *name;
-    const char *value; // what it takes, for the help; NULL: nothing
+    const char *value; // name of its value, for the help; NULL: no value
     err_t (*set)(struct ctl_options *, const char *);
-    unsigned commands; // those that take it, ANY or of the others
+    unsigned commands; // ANY, or the commands that take it
     const char *help;
 };
 
@@ -281,37 +283,40 @@ enum {
 
 static const struct flag_row FLAGS[] = {
     {"--address", "ADDRESS", set_address, ANY,
-     "unix:PATH or HOST:PORT; else $EXPERTD_ADDRESS, $XDG_RUNTIME_DIR/expertd.sock, 127.0.0.1:7411"},
-    {"--json", NULL, set_json, ANY, "one JSON object on standard output, also for an error"},
+     "unix:PATH or HOST:PORT (default: $EXPERTD_ADDRESS, $XDG_RUNTIME_DIR/expertd.sock, 127.0.0.1:7411)"},
+    {"--json", NULL, set_json, ANY, "print one JSON object on standard output, also for an error"},
     {"--timeout", "S", set_timeout, ANY, "seconds for each call (30)"},
-    {"--model", "NAME", set_model, ANY, "the model meant, where several are served"},
-    {"--help", NULL, set_help, ANY, "this text"},
-    {"--version", NULL, set_version, ANY, "the version"},
+    {"--model", "NAME", set_model, ANY, "which model, if several are served"},
+    {"--help", NULL, set_help, ANY, "print this text"},
+    {"--version", NULL, set_version, ANY, "print the version"},
     {"--layer", "L", set_layer, FORWARD | PLACEMENT, "the checkpoint's decoder layer number, as expertctl models lists it"},
     {"--hidden", "TENSOR", set_hidden, FORWARD, "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale"},
     {"--hidden-dtype", "DTYPE", set_hidden_dtype, FORWARD,
-     "what the bits of a .npy file's <u2, V2, |u1 are: bf16, f16, f8_e4m3, f8_e5m2"},
+     "dtype of the bits in a .npy file of <u2, V2 or |u1: bf16, f16, f8_e4m3, f8_e5m2"},
     {"--hidden-scale", "TENSOR", set_hidden_scale, FORWARD, "[1], [T, 1] or [T, ceil(H/128)] f32, for f8 hidden states"},
-    {"--ids", "TENSOR", set_ids, FORWARD, "your own routing: expert numbers [T, K], i32 or i64, negative for none"},
-    {"--weights", "TENSOR", set_weights, FORWARD, "their weights [T, K], final: neither scaled nor normalised"},
-    {"--router-logits", "TENSOR", set_router_logits, FORWARD, "or your own router's logits [T, E]; neither: the model's router"},
-    {"--token-ids", "TENSOR", set_token_ids, FORWARD, "[T] i32 or i64, where a layer's router chooses experts by token id"},
-    {"--router-input", "TENSOR", set_router_input, FORWARD, "[T, H], where a layer's router reads other rows than its experts"},
-    {"--shared", "include|exclude", set_shared, FORWARD, "the shared experts; by default in, but out with --ids"},
-    {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
-    {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer there as a TENSOR, or the plan as JSON"},
+    {"--ids", "TENSOR", set_ids, FORWARD, "your own routes: expert ids [T, K], i32 or i64; a negative id is an empty slot"},
+    {"--weights", "TENSOR", set_weights, FORWARD, "weights of --ids [T, K], final: neither scaled nor normalised"},
+    {"--router-logits", "TENSOR", set_router_logits, FORWARD, "your router's logits [T, E]; by default the model's router routes"},
+    {"--token-ids", "TENSOR", set_token_ids, FORWARD, "[T] i32 or i64, for layers whose router chooses experts by token id"},
+    {"--router-input", "TENSOR", set_router_input, FORWARD,
+     "[T, H], for layers whose router reads rows other than the hidden states"},
+    {"--shared", "include|exclude", set_shared, FORWARD, "whether to add the shared experts (include; with --ids exclude)"},
+    {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "dtype of the answer: f32, bf16 or f16; by default that of the hidden states"},
+    {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer to FILE, in the form of a TENSOR, or the plan as JSON"},
     {"--split", "N", set_split, FORWARD, "send N tokens per call; the answer's bytes stay the same"},
-    {"--weights-id", "HEX", set_weights_id, FORWARD, "refuse to answer with any other weights"},
-    {"--timings", NULL, set_timings, FORWARD, "the daemon's own times per stage"},
-    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN | TOP, "the admin socket; by default as the daemon at --address names it"},
-    {"--policy", "balanced|contiguous", set_policy, PLACEMENT, "plan: even in rows (the default), or runs of neighbours"},
-    {"--replicas", "N", set_replicas, PLACEMENT, "plan: N more copies of the busiest experts of each layer"},
-    {"--counts", "FILE", set_counts, PLACEMENT, "plan by the rows in this file, as placement show --json prints them"},
-    {"--reason", "TEXT", set_reason, DRAIN, "for the daemon's log"},
-    {"--wait", NULL, set_wait, DRAIN, "return when the daemon has ended"},
+    {"--weights-id", "HEX", set_weights_id, FORWARD, "fail instead of answering with other weights"},
+    {"--timings", NULL, set_timings, FORWARD, "print the daemon's times per stage"},
+    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN | TOP,
+     "the admin socket; by default the one that the daemon at --address names"},
+    {"--policy", "balanced|contiguous", set_policy, PLACEMENT,
+     "plan: balance the shards' rows (the default), or give each shard consecutive experts"},
+    {"--replicas", "N", set_replicas, PLACEMENT, "plan: N further copies of the busiest experts of each layer"},
+    {"--counts", "FILE", set_counts, PLACEMENT, "plan: use the rows in FILE, in the format of placement show --json"},
+    {"--reason", "TEXT", set_reason, DRAIN, "text for the daemon's log"},
+    {"--wait", NULL, set_wait, DRAIN, "return when the daemon has exited"},
     {"--http", "HOST:PORT", set_http, TOP, "the daemon's HTTP address; by default port 7412 of its host"},
-    {"--interval", "S", set_interval, TOP, "seconds between two looks (2)"},
-    {"--once", NULL, set_once, TOP, "one look over an interval, then the end"},
+    {"--interval", "S", set_interval, TOP, "seconds between two samples (2)"},
+    {"--once", NULL, set_once, TOP, "show one interval and exit"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -344,7 +349,7 @@ static const struct flag_row *find_flag(const char *word, size_t length) {
     return NULL;
 }
 
-// One flag at argv[*at] and its value, in the same word or the next. *seen has a bit per flag.
+// Reads one flag at argv[*at] and its value, in the same word or the next one. *seen has a bit per flag.
 static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, struct ctl_options *out) {
     _Static_assert(FLAG_COUNT <= 32, "a bit per flag");
     const char *word = argv[*at];
@@ -377,7 +382,7 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
     return flag->set(out, value);
 }
 
-// ---- the whole line
+// ---- checks of the whole line
 
 static const char *owners_of(unsigned commands) {
     return commands == (FORWARD | PLACEMENT) ? "forward and placement"
@@ -404,12 +409,12 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
         FAIL(EXPERTD_ERR_USAGE, "--dtype: the answer is f32, bf16 or f16");
     }
     if (o->ids && o->router_logits) {
-        FAIL(EXPERTD_ERR_USAGE, "--ids with --weights, or --router-logits: the routing comes from one of them");
+        FAIL(EXPERTD_ERR_USAGE, "--ids with --weights, or --router-logits: give one of them, the routing cannot come from both");
     }
     return OK;
 }
 
-// Which flags belong to plan alone, and what apply must have.
+// Checks the flags that only plan takes, and the file that apply needs.
 static FALLIBLE check_placement(const struct ctl_options *o) {
     bool planning = o->policy || o->replicas || o->counts || o->output;
     if (o->placement == PLACEMENT_NONE) {
@@ -422,7 +427,7 @@ static FALLIBLE check_placement(const struct ctl_options *o) {
         FAIL(EXPERTD_ERR_USAGE, "placement apply needs the file that placement plan --output wrote");
     }
     if (o->placement == PLACEMENT_APPLY && o->have_layer) {
-        FAIL(EXPERTD_ERR_USAGE, "placement apply moves the layers of its file: leave --layer out");
+        FAIL(EXPERTD_ERR_USAGE, "placement apply moves all layers of its file: leave --layer out");
     }
     return OK;
 }
@@ -443,7 +448,7 @@ static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
         return check_placement(o);
     case COMMAND_BENCH:
         if (o->bench.compare[0] && o->output_dtype != EXPERTD_DTYPE_NONE) {
-            FAIL(EXPERTD_ERR_USAGE, "--compare asks no daemon: --dtype does not go with it");
+            FAIL(EXPERTD_ERR_USAGE, "--compare calls no daemon: leave --dtype out");
         }
         return bench_options_finish(&o->bench);
     default:
@@ -451,7 +456,7 @@ static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     }
 }
 
-// What follows the command: placement's own, and the file of its apply.
+// Reads a word after the command: placement's subcommand, or the file of placement apply.
 static FALLIBLE read_word(const char *word, struct ctl_options *out) {
     static const char *const NAMES[] = {"show", "plan", "apply"};
     if (out->command == COMMAND_PLACEMENT && out->placement == PLACEMENT_NONE) {
@@ -476,7 +481,7 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
     *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000, .interval_us = 2000000};
     bench_options_init(&out->bench);
     uint32_t seen = 0;
-    for (int i = 1; i < argc; i++) { // known before any mistake is reported: it decides how
+    for (int i = 1; i < argc; i++) { // read first: it decides how mistakes are reported
         out->json |= strcmp(argv[i], "--json") == 0;
     }
     for (int i = 1; i < argc; i++) {
@@ -493,7 +498,7 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
     }
     if (out->command == COMMAND_NONE) {
         FAIL(EXPERTD_ERR_USAGE,
-             "a command is missing: models, status, forward, placement, drain, bench or top (expertctl --help says more)");
+             "a command is missing: models, status, forward, placement, drain, bench or top (see expertctl --help)");
     }
     return check_flags(out, seen);
 }
@@ -508,9 +513,9 @@ FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environ
         char path[ADDRESS_TEXT_MAX];
         int length = snprintf(path, sizeof path, "unix:%s/expertd.sock", environment->runtime_dir ? environment->runtime_dir : "");
         struct stat st;
-        bool there = environment->runtime_dir && *environment->runtime_dir && length < (int)sizeof path &&
-                     stat(path + strlen("unix:"), &st) == 0 && S_ISSOCK(st.st_mode);
-        TRY_IN(address_parse(there ? path : DEFAULT_TCP, &parsed), "$XDG_RUNTIME_DIR");
+        bool is_socket = environment->runtime_dir && *environment->runtime_dir && length < (int)sizeof path &&
+                         stat(path + strlen("unix:"), &st) == 0 && S_ISSOCK(st.st_mode);
+        TRY_IN(address_parse(is_socket ? path : DEFAULT_TCP, &parsed), "$XDG_RUNTIME_DIR");
     }
     snprintf(out, ADDRESS_TEXT_MAX, "%s", parsed.text);
     return OK;
@@ -527,11 +532,13 @@ static void print_flags(FILE *out, unsigned commands) {
 }
 
 void ctl_print_help(FILE *out) {
-    fprintf(out, "usage: expertctl [--address ADDRESS] [--json] [--timeout S] COMMAND\n\nAsks an expertd daemon.\n\ncommands\n");
+    fprintf(
+        out,
+        "usage: expertctl [--address ADDRESS] [--json] [--timeout S] COMMAND\n\nThe command-line client of expertd.\n\ncommands\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         fprintf(out, "  %-29s%s\n", COMMANDS[i].name, COMMANDS[i].help);
     }
-    fprintf(out, "\nflags\n");
+    fprintf(out, "\nflags (defaults in parentheses)\n");
     print_flags(out, ANY);
     fprintf(out, "\nflags of forward (TENSOR is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it)\n");
     print_flags(out, FORWARD);
@@ -541,12 +548,13 @@ void ctl_print_help(FILE *out) {
     print_flags(out, TOP);
     fprintf(
         out,
-        "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default, also\n"
-        "f8_e4m3 and f8_e5m2, answered in bf16)\n");
+        "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is the dtype of the hidden states, bf16 by default;\n"
+        "with f8_e4m3 and f8_e5m2 the answers are bf16)\n");
     bench_options_help(out);
-    fprintf(out,
-            "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"
-            "reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or failed; bench also: 1 wrong\n"
-            "answers, more than 0.1 %% of the calls failed, no rate that holds, or a regression, 2 INVALID: the client was the\n"
-            "bottleneck, or Ctrl-C ended a search, 130 interrupted before there was anything to report, or twice\n");
+    fprintf(
+        out,
+        "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is reached or\n"
+        "it does not answer in time, 70 the daemon refuses (the reason is printed) or fails; bench also: 1 wrong answers, more\n"
+        "than 0.1 %% of the calls failed, no rate holds, or a regression, 2 INVALID: the client was the bottleneck, or Ctrl-C\n"
+        "ended a search, 130 interrupted before there was anything to report, or interrupted twice\n");
 }

@@ -13,7 +13,7 @@
 #include "client/expertctl/print/quantity.h"
 #include "client/expertctl/print/table.h"
 
-// No layer given: all.
+// The layer of --layer; without it no entry, which means all layers.
 static struct proto_layers layers_of(const struct ctl_options *options, uint32_t *layer) {
     *layer = options->layer;
     return (struct proto_layers){options->have_layer ? layer : NULL, options->have_layer};
@@ -73,7 +73,7 @@ static bool holds(const struct proto_placement *p, uint32_t expert, uint32_t ran
     return false;
 }
 
-// "0-3, 9, 12-15", ending in "…" where it does not fit.
+// Writes the rank's experts, such as "0-3, 9, 12-15"; ends with ", ..." if they do not fit.
 static void experts_text(const struct proto_placement *p, uint32_t rank, char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
@@ -103,7 +103,7 @@ static FALLIBLE fill_ranks(struct table *table, const struct proto_placement *p)
         for (uint32_t e = 0; e < p->num_experts; e++) {
             if (holds(p, e, rank)) {
                 count++;
-                rows += (double)p->rows[e] / (p->first[e + 1] - p->first[e]); // replicas share
+                rows += (double)p->rows[e] / (p->first[e + 1] - p->first[e]); // replicas share the rows evenly
             }
         }
         char experts[256];
@@ -224,31 +224,31 @@ static FALLIBLE plan(struct client *client, const struct ctl_options *options) {
 
 // ---- apply
 
-struct watcher {
+struct progress_line {
     uint32_t layer;
     bool terminal;
-    time_t said; // the last line's second
+    time_t printed_at; // second of the last line
 };
 
-// On a terminal the line is written over; elsewhere a line a second at most.
+// On a terminal the line is overwritten; otherwise at most one line a second is printed.
 static void on_progress(void *context, const struct proto_progress *p) {
-    struct watcher *watcher = context;
+    struct progress_line *line = context;
     time_t now = time(NULL);
     char moved[QUANTITY_TEXT_MAX], all[QUANTITY_TEXT_MAX];
-    if (!watcher->terminal && now == watcher->said && !p->done) {
+    if (!line->terminal && now == line->printed_at && !p->done) {
         return;
     }
-    watcher->said = now;
-    fprintf(stderr, "%slayer %" PRIu32 ": %" PRIu32 " of %" PRIu32 " experts, %s of %s%s", watcher->terminal ? "\r\033[K" : "",
-            watcher->layer, p->moved_experts, p->all_experts, bytes_text(p->moved_bytes, moved), bytes_text(p->all_bytes, all),
-            watcher->terminal && !p->done ? "" : "\n");
+    line->printed_at = now;
+    fprintf(stderr, "%slayer %" PRIu32 ": %" PRIu32 " of %" PRIu32 " experts, %s of %s%s", line->terminal ? "\r\033[K" : "",
+            line->layer, p->moved_experts, p->all_experts, bytes_text(p->moved_bytes, moved), bytes_text(p->all_bytes, all),
+            line->terminal && !p->done ? "" : "\n");
 }
 
 static FALLIBLE apply_all(struct client *client, const struct proto_placements *plan, struct proto_progress *ends) {
     for (size_t i = 0; i < plan->count; i++) {
-        struct watcher watcher = {.layer = plan->items[i].layer, .terminal = isatty(STDERR_FILENO)};
-        err_t e = client_apply_placement(client, &plan->items[i], on_progress, &watcher, &ends[i]);
-        if (err_is(e) && watcher.terminal && ends[i].all_experts) {
+        struct progress_line line = {.layer = plan->items[i].layer, .terminal = isatty(STDERR_FILENO)};
+        err_t e = client_apply_placement(client, &plan->items[i], on_progress, &line, &ends[i]);
+        if (err_is(e) && line.terminal && ends[i].all_experts) {
             fputc('\n', stderr);
         }
         TRY_IN(e, "layer %" PRIu32 " (%zu of %zu layers are in force)", plan->items[i].layer, i, plan->count);

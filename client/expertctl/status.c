@@ -36,13 +36,13 @@ static json_t *strings_json(const char *const *texts, size_t count) {
     return list;
 }
 
-// As the checkpoint stores a layer's experts: "mxfp4", "BF16".
+// How the checkpoint stores a layer's experts: "mxfp4", "BF16".
 static const char *stored_as(const struct describe_layer *layer) {
     return layer->quantisation && layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype);
 }
 
-// Layers from `at` on whose numbers follow each other and whose weights are alike.
-static struct layer_range alike(const struct describe_model *model, size_t at) {
+// The consecutively numbered layers from `at` on whose weights are stored in the same format.
+static struct layer_range same_format_range(const struct describe_model *model, size_t at) {
     size_t count = 1;
     const struct describe_layer *first = &model->layers[at];
     while (at + count < model->num_layers && first[count].layer == first->layer + count &&
@@ -55,7 +55,7 @@ static struct layer_range alike(const struct describe_model *model, size_t at) {
 static json_t *weights_json(const struct describe_model *model) {
     json_t *list = json_array();
     for (size_t at = 0; at < model->num_layers;) {
-        struct layer_range range = alike(model, at);
+        struct layer_range range = same_format_range(model, at);
         char text[LAYER_RANGE_TEXT_MAX];
         json_array_append_new(
             list, json_pack("{s:s, s:o}", "layers", layer_range_text(&range, text), "weights", json_text(stored_as(range.first))));
@@ -67,7 +67,7 @@ static json_t *weights_json(const struct describe_model *model) {
 static void print_weights(const struct describe_model *model) {
     printf("weights         ");
     for (size_t at = 0; at < model->num_layers;) {
-        struct layer_range range = alike(model, at);
+        struct layer_range range = same_format_range(model, at);
         char text[LAYER_RANGE_TEXT_MAX];
         printf("%s %s: %s", at ? ";" : "", layer_range_text(&range, text), stored_as(range.first));
         at += range.count;
@@ -105,7 +105,7 @@ static json_t *description_json(const struct describe_response *r) {
 // "0-1, 4": the layers of a model.
 static void print_layers(const struct describe_model *model) {
     for (size_t at = 0; at < model->num_layers;) {
-        size_t count = 1; // here only the numbers count, not the shapes
+        size_t count = 1; // shapes are ignored here
         while (at + count < model->num_layers && model->layers[at + count].layer == model->layers[at + count - 1].layer + 1) {
             count++;
         }
@@ -147,8 +147,8 @@ static void print_description(const struct describe_response *r) {
 struct finding {
     const char *address;
     enum proto_serving serving;
-    const struct client_description *description; // NULL: it gave none
-    const struct err_copy *refusal;               // why
+    const struct client_description *description; // NULL: the daemon refused to describe itself
+    const struct err_copy *refusal;               // then its error
 };
 
 static FALLIBLE print_json(const struct finding *f) {
@@ -187,7 +187,7 @@ FALLIBLE command_status(struct client *client, const struct ctl_options *options
     if (err_is(e) && !client_refusal(client)) {
         return e;
     }
-    if (err_is(e)) { // it is there and says why it has nothing to describe yet
+    if (err_is(e)) { // the daemon answered with the reason why it cannot describe a model yet
         err_save(e, &refusal);
         finding.refusal = &refusal;
     } else {

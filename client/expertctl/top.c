@@ -1,4 +1,4 @@
-// expertctl top: two looks at a daemon, and what passed between them.
+// expertctl top: samples a daemon's metrics twice and shows the difference.
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -21,7 +21,7 @@ static const char DEFAULT_HOST[] = "127.0.0.1";
 
 enum { DEFAULT_HTTP_PORT = 7412 };
 
-struct look {
+struct snapshot {
     struct top_sample sample;
     struct proto_placements placements;
 };
@@ -29,9 +29,9 @@ struct look {
 struct top {
     const struct ctl_options *options;
     struct address http;
-    struct client *admin;      // borrowed; NULL: shards are not shown
-    struct look looks[2];      // [0] the earlier
-    struct top_shards *shards; // owned; too large for a stack
+    struct client *admin;         // borrowed; NULL: shards are not shown
+    struct snapshot snapshots[2]; // [0] the earlier one
+    struct top_shards *shards;    // owned; too large for a stack
 };
 
 static FALLIBLE find_http(const char *daemon, const struct ctl_options *options, struct address *out) {
@@ -46,7 +46,7 @@ static FALLIBLE find_http(const char *daemon, const struct ctl_options *options,
     return address_parse(text, out);
 }
 
-static FALLIBLE look(struct top *top, struct look *out) {
+static FALLIBLE take_snapshot(struct top *top, struct snapshot *out) {
     char *page;
     TRY(http_get(&top->http, "/metrics", top->options->timeout_us, &page));
     err_t e = top_read_metrics(page, &out->sample);
@@ -58,20 +58,20 @@ static FALLIBLE look(struct top *top, struct look *out) {
     return e;
 }
 
-// ---- what is shown
+// ---- figures
 
 static double seconds_between(const struct top *top) {
-    double seconds = (double)(top->looks[1].sample.at_ns - top->looks[0].sample.at_ns) / NS_PER_S;
+    double seconds = (double)(top->snapshots[1].sample.at_ns - top->snapshots[0].sample.at_ns) / NS_PER_S;
     return seconds > 0 ? seconds : 1;
 }
 
-// A second of it; a daemon that was started anew counts from 0.
+// Increase per second. If the daemon was restarted meanwhile, its counters began at 0.
 static double rate(const struct top *top, double before, double now) {
     return (now >= before ? now - before : now) / seconds_between(top);
 }
 
 static double quantile_us(const struct top *top, bool queue, double share) {
-    const struct top_sample *a = &top->looks[0].sample, *b = &top->looks[1].sample;
+    const struct top_sample *a = &top->snapshots[0].sample, *b = &top->snapshots[1].sample;
     return 1e6 * (queue ? top_quantile(&a->queue, &b->queue, share) : top_quantile(&a->total, &b->total, share));
 }
 
@@ -101,12 +101,12 @@ static void print_latency(const struct top *top, const char *name, bool queue) {
 }
 
 static void print_figures(const struct top *top) {
-    const struct top_sample *a = &top->looks[0].sample, *b = &top->looks[1].sample;
+    const struct top_sample *a = &top->snapshots[0].sample, *b = &top->snapshots[1].sample;
     double batches = rate(top, a->batches, b->batches), tokens = rate(top, a->tokens, b->tokens);
     char texts[5][QUANTITY_TEXT_MAX], version[TOP_TEXT_MAX], model[TOP_TEXT_MAX];
     memcpy(version, b->version, sizeof version);
     memcpy(model, b->model, sizeof model);
-    printf("expertd %s, %s, %s\n", table_text(version), table_text(model), state_of(b)); // who answers may be no daemon
+    printf("expertd %s, %s, %s\n", table_text(version), table_text(model), state_of(b)); // replaces control bytes from the network
     printf("calls     %.1f/s answered, %.1f/s failed, %.1f/s refused; %.0f open, %.0f streams\n",
            rate(top, a->calls_ok, b->calls_ok), rate(top, a->calls_failed, b->calls_failed), rate(top, a->refused, b->refused),
            b->open_calls, b->open_streams);
@@ -150,7 +150,7 @@ static FALLIBLE print_shards(const struct top *top) {
 
 static FALLIBLE print_text(const struct top *top) {
     if (!top->options->once && isatty(STDOUT_FILENO)) {
-        printf("\033[H\033[2J"); // home, and an empty screen
+        printf("\033[H\033[2J"); // clear the screen
     }
     print_figures(top);
     TRY(print_shards(top));
@@ -178,7 +178,7 @@ static json_t *shards_json(const struct top *top) {
 }
 
 static json_t *figures_json(const struct top *top) {
-    const struct top_sample *a = &top->looks[0].sample, *b = &top->looks[1].sample;
+    const struct top_sample *a = &top->snapshots[0].sample, *b = &top->snapshots[1].sample;
     return json_pack("{s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "state", state_of(b), "version",
                      json_text(b->version), "model", json_text(b->model), "seconds", seconds_between(top), "calls_per_s",
                      rate(top, a->calls_ok, b->calls_ok), "failed_per_s", rate(top, a->calls_failed, b->calls_failed),
@@ -189,7 +189,7 @@ static json_t *figures_json(const struct top *top) {
 }
 
 static json_t *top_json(const struct top *top) {
-    const struct top_sample *b = &top->looks[1].sample;
+    const struct top_sample *b = &top->snapshots[1].sample;
     json_t *object = figures_json(top);
     json_t *gauges =
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "open_calls", (json_int_t)b->open_calls, "open_streams",
@@ -219,10 +219,10 @@ static FALLIBLE print_line(json_t *object) {
     return standard_output_flush();
 }
 
-// ---- the whole
+// ---- the command
 
 static FALLIBLE show(struct top *top) {
-    top_read_shards(&top->looks[0].placements, &top->looks[1].placements, top->shards);
+    top_read_shards(&top->snapshots[0].placements, &top->snapshots[1].placements, top->shards);
     if (!top->options->json) {
         return print_text(top);
     }
@@ -230,19 +230,19 @@ static FALLIBLE show(struct top *top) {
 }
 
 static FALLIBLE run(struct top *top) {
-    TRY(look(top, &top->looks[0]));
+    TRY(take_snapshot(top, &top->snapshots[0]));
     for (;;) {
         int64_t us = top->options->interval_us;
         struct timespec pause = {us / 1000000, us % 1000000 * 1000};
         nanosleep(&pause, NULL);
-        TRY(look(top, &top->looks[1]));
+        TRY(take_snapshot(top, &top->snapshots[1]));
         TRY(show(top));
         if (top->options->once) {
             return OK;
         }
-        proto_placements_deinit(&top->looks[0].placements);
-        top->looks[0] = top->looks[1];
-        top->looks[1] = (struct look){0};
+        proto_placements_deinit(&top->snapshots[0].placements);
+        top->snapshots[0] = top->snapshots[1];
+        top->snapshots[1] = (struct snapshot){0};
     }
 }
 
@@ -251,11 +251,11 @@ FALLIBLE command_top(const char *address, struct client *admin, const struct ctl
     TRY(find_http(address, options, &top.http));
     top.shards = calloc(1, sizeof *top.shards);
     if (!top.shards) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory to begin with");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the shards' figures");
     }
     err_t e = run(&top);
-    proto_placements_deinit(&top.looks[0].placements);
-    proto_placements_deinit(&top.looks[1].placements);
+    proto_placements_deinit(&top.snapshots[0].placements);
+    proto_placements_deinit(&top.snapshots[1].placements);
     free(top.shards);
     return e;
 }

@@ -6,10 +6,10 @@
 
 // ---- the page
 
-// One sample: name{labels} value. Values are counts and sizes, and some are cast to uint64_t later: what has no place there is no
-// sample.
+// One line: name{labels} value. Values are counts and sizes. Those that do not fit into uint64_t are rejected, since some are cast
+// to it later.
 struct line {
-    const char *name, *labels; // labels: from '{' on; "" without
+    const char *name, *labels; // labels: from '{' on; "" if none
     size_t name_length, labels_length;
     double value;
 };
@@ -27,7 +27,7 @@ static bool read_line(const char *text, size_t length, struct line *out) {
                          .name_length = (size_t)(name_end - text),
                          .labels_length = brace ? (size_t)(space - brace) : 0,
                          .value = strtod(space + 1, &end)};
-    return end > space + 1 && out->value >= 0 && out->value < 0x1p63; // false for a NaN
+    return end > space + 1 && out->value >= 0 && out->value < 0x1p63; // false for NaN
 }
 
 static bool is_named(const struct line *line, const char *name) {
@@ -38,7 +38,7 @@ static bool has_label(const struct line *line, const char *label) {
     return memmem(line->labels, line->labels_length, label, strlen(label)) != NULL;
 }
 
-// The value as it was before it was written into a page: \\, \" and \n stand for one byte. "" where it does not end.
+// Copies a label's value and resolves its escapes \\, \" and \n. "" if the value is not terminated.
 static void copy_label(const struct line *line, const char *label, char out[TOP_TEXT_MAX]) {
     const char *end = line->labels + line->labels_length, *at = memmem(line->labels, line->labels_length, label, strlen(label));
     size_t length = 0;
@@ -84,7 +84,7 @@ static void read_bucket(const struct line *line, struct top_sample *out) {
     char bound[TOP_TEXT_MAX];
     if (to && to->count < TOP_BOUNDS_MAX) {
         copy_label(line, "le=\"", bound);
-        to->bounds[to->count] = strtod(bound, NULL); // "+Inf" too
+        to->bounds[to->count] = strtod(bound, NULL); // also reads "+Inf"
         to->counts[to->count++] = line->value;
     }
 }
@@ -126,7 +126,8 @@ FALLIBLE top_read_metrics(const char *page, struct top_sample *out) {
         at += length + (at[length] == '\n');
     }
     if (!known) {
-        FAIL(EXPERTD_ERR_MALFORMED, "what came is no metrics page of expertd: expertd_ready is missing");
+        FAIL(EXPERTD_ERR_MALFORMED,
+             "the page is not a metrics page of expertd: expertd_ready is missing: give the daemon's HTTP address with --http");
     }
     return OK;
 }
@@ -153,7 +154,7 @@ void top_read_shards(const struct proto_placements *before, const struct proto_p
             uint32_t copies = p->first[e + 1] - p->first[e];
             double share = copies ? (double)rows_between(before, now, i, e) / copies : 0;
             for (uint32_t c = p->first[e]; c < p->first[e + 1]; c++) {
-                struct top_shard *shard = &out->items[p->holders[c] % TOP_SHARDS_MAX]; // of more, some share a line
+                struct top_shard *shard = &out->items[p->holders[c] % TOP_SHARDS_MAX]; // more shards than lines: some share one
                 shard->experts++;
                 shard->rows += share;
             }
@@ -163,14 +164,14 @@ void top_read_shards(const struct proto_placements *before, const struct proto_p
 
 // ---- between two samples
 
-double top_quantile(const struct top_histogram *before, const struct top_histogram *after, double share) {
+double top_quantile(const struct top_histogram *before, const struct top_histogram *after, double fraction) {
     bool same = before->count == after->count;
     double all = after->count ? after->counts[after->count - 1] - (same ? before->counts[after->count - 1] : 0) : 0;
     double below = 0, low = 0;
     for (size_t i = 0; i < after->count && all > 0; i++) {
         double seen = after->counts[i] - (same ? before->counts[i] : 0);
-        if (seen >= share * all && !isinf(after->bounds[i])) {
-            return seen > below ? low + (after->bounds[i] - low) * (share * all - below) / (seen - below) : after->bounds[i];
+        if (seen >= fraction * all && !isinf(after->bounds[i])) {
+            return seen > below ? low + (after->bounds[i] - low) * (fraction * all - below) / (seen - below) : after->bounds[i];
         }
         low = isinf(after->bounds[i]) ? low : after->bounds[i];
         below = seen;

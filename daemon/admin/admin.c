@@ -3,41 +3,12 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "daemon/admin/admin_internal.h"
+#include "daemon/admin/admin_calls.h"
+#include "daemon/admin/admin_move.h"
+#include "daemon/admin/admin_status.h"
+#include "proto/admin/admin.h"
 
 enum { ADMIN_THREADS = 1, CALLS_MAX = 16 };
-
-// ---- answers
-
-void admin_fail(struct admin_call *call, err_t e) {
-    struct err_copy error;
-    err_save(e, &error);
-    struct proto_error proto = {.grpc_code = proto_grpc_code(error.code),
-                                .reason = expertd_err_name(error.code),
-                                .field = error.field,
-                                .message = error.message,
-                                .retry_after_ms = proto_retry_after_ms(error.code)};
-    struct proto_bytes details = {0};
-    if (err_is(proto_encode_status(&proto, &details))) {
-        details = (struct proto_bytes){0}; // no memory: the code and the message are enough
-    }
-    rpc_finish(call->rpc, &(struct rpc_status){.code = proto.grpc_code,
-                                               .message = error.message,
-                                               .details = details.data,
-                                               .details_length = details.length,
-                                               .retry_after_ms = proto.retry_after_ms});
-    free(details.data);
-}
-
-FALLIBLE admin_has_mover(const struct admin *admin) {
-    if (!atomic_load(&admin->ready)) {
-        FAIL(EXPERTD_ERR_LOADING, "the model is being loaded: try again shortly");
-    }
-    if (!admin->backend.mover.mover) {
-        FAIL(EXPERTD_ERR_UNIMPLEMENTED, "this service does not move experts");
-    }
-    return OK;
-}
 
 static FALLIBLE check_request(const struct rpc_buffer *message, err_t error) {
     TRY(error);
@@ -47,7 +18,7 @@ static FALLIBLE check_request(const struct rpc_buffer *message, err_t error) {
     return OK;
 }
 
-static void take_request(struct admin_call *call, const struct rpc_buffer *message, err_t error) {
+static void answer_request(struct admin_call *call, const struct rpc_buffer *message, err_t error) {
     struct proto_bytes reply = {0};
     err_t e = check_request(message, error);
     if (!err_is(e) && call->method == RPC_ADMIN_APPLY_PLACEMENT) {
@@ -63,12 +34,12 @@ static void take_request(struct admin_call *call, const struct rpc_buffer *messa
     free(reply.data);
 }
 
-// ---- the handler
+// ---- the transport's callbacks
 
 static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
     struct admin *admin = context;
     (void)thread;
-    (void)deadline_ns; // a call whose deadline passes is closed
+    (void)deadline_ns; // gRPC closes a call whose deadline passes
     struct admin_call *call = calloc(1, sizeof *call);
     if (!call) {
         rpc_finish(rpc, &(struct rpc_status){
@@ -84,9 +55,9 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
 static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *message, err_t error) {
     struct admin *admin = context;
     struct admin_call *call = rpc_call_data(rpc);
-    if (call && !call->asked && rpc_call_open(rpc)) {
-        call->asked = true;
-        take_request(call, message, error);
+    if (call && !call->has_request && rpc_call_open(rpc)) {
+        call->has_request = true;
+        answer_request(call, message, error);
     }
     if (message) {
         rpc_buffer_release(admin->server, message);
@@ -99,7 +70,7 @@ static void on_written(void *context, struct rpc_call *rpc, bool ok) {
     if (call) {
         call->writing = false;
         if (ok) {
-            admin_move_pump(call);
+            admin_move_send(call);
         }
     }
 }
@@ -113,7 +84,7 @@ static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
     }
 }
 
-// The answer has left, or nobody is there to take it: what was asked for happens.
+// The answer was sent, or the peer is gone: a requested drain starts here.
 static void on_released(void *context, struct rpc_call *rpc) {
     struct admin *admin = context;
     struct admin_call *call = rpc_call_data(rpc);
@@ -137,7 +108,7 @@ static int64_t on_tick(void *context, unsigned thread, int64_t now_ns) {
     if (atomic_load(&admin->ending)) {
         admin_move_stop(admin);
         LIST_FOREACH(call, &admin->calls, open) {
-            if (!call->move && rpc_call_open(call->rpc)) { // a move's call ends with it
+            if (!call->move && rpc_call_open(call->rpc)) { // a move's call ends with the move
                 admin_fail(call, err_record(EXPERTD_ERR_DRAINING, NULL, "the service is shutting down"));
             }
         }
@@ -145,7 +116,7 @@ static int64_t on_tick(void *context, unsigned thread, int64_t now_ns) {
     return CLOCK_NEVER;
 }
 
-// ---- its life
+// ---- create, shut down, destroy
 
 FALLIBLE admin_create(const struct admin_options *options, struct admin **out) {
     *out = NULL;

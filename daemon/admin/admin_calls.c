@@ -1,36 +1,39 @@
-// The unary methods of expertd.admin.v1: each a request decoded, the mover asked once per layer, an answer encoded.
+// Each method decodes its request, calls the mover once per layer, and encodes the response.
+#include "daemon/admin/admin_calls.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/admin/admin_internal.h"
-#include "daemon/process/log.h"
+#include "daemon/admin/admin_status.h"
+#include "daemon/log/log.h"
 
-// ---- layers asked for
+// ---- the layers of a request
 
-static size_t layers_asked(const struct admin *admin, const struct proto_layers *asked) {
-    return asked->count ? asked->count : admin->backend.model->num_layers;
+static size_t num_layers_of(const struct admin *admin, const struct proto_layers *requested) {
+    return requested->count ? requested->count : admin->backend.model->num_layers;
 }
 
-static FALLIBLE layer_asked(const struct admin *admin, const struct proto_layers *asked, size_t i, const struct model_layer **out) {
+static FALLIBLE find_layer(const struct admin *admin, const struct proto_layers *requested, size_t i,
+                           const struct model_layer **out) {
     const struct model *model = admin->backend.model;
-    *out = asked->count ? model_find_layer(model, asked->layers[i]) : &model->layers[i];
+    *out = requested->count ? model_find_layer(model, requested->layers[i]) : &model->layers[i];
     if (!*out) {
-        FAIL_FIELD(EXPERTD_ERR_LAYER_UNKNOWN, "layers", "layers: %" PRIu32 " is not served here; expertctl models lists what is",
-                   asked->layers[i]);
+        FAIL_FIELD(EXPERTD_ERR_LAYER_UNKNOWN, "layers", "layers: %" PRIu32 " is not served; expertctl models lists the layers",
+                   requested->layers[i]);
     }
     return OK;
 }
 
-static FALLIBLE check_asked(const struct admin *admin, const struct proto_layers *asked) {
-    if (asked->count > admin->backend.model->num_layers) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "layers", "layers: %zu are asked for, and %zu are served: name each once", asked->count,
+static FALLIBLE check_layers(const struct admin *admin, const struct proto_layers *requested) {
+    if (requested->count > admin->backend.model->num_layers) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "layers", "layers: %zu are named, and %zu are served: name each once", requested->count,
                    admin->backend.model->num_layers);
     }
     return OK;
 }
 
-// ---- placements of the mover as those of the interface
+// ---- the mover's placements in the form of proto/admin
 
 static struct proto_placement placement_view(const struct mover_placement *p) {
     return (struct proto_placement){.layer = p->layer,
@@ -43,33 +46,33 @@ static struct proto_placement placement_view(const struct mover_placement *p) {
                                     .imbalance = p->imbalance};
 }
 
-// What is shown of several layers: `views` points into `shown`.
-struct shown {
-    struct mover_placement *shown;
+// The placements of several layers. `views` points into `placements`.
+struct placement_list {
+    struct mover_placement *placements;
     struct proto_placements views;
 };
 
-static void shown_deinit(const struct admin *admin, struct shown *shown) {
+static void placement_list_deinit(const struct admin *admin, struct placement_list *shown) {
     for (size_t i = 0; i < shown->views.count; i++) {
-        admin->backend.mover.placement_deinit(&shown->shown[i]);
+        admin->backend.mover.placement_deinit(&shown->placements[i]);
     }
-    free(shown->shown);
+    free(shown->placements);
     free(shown->views.items);
 }
 
-static FALLIBLE show_layers(const struct admin *admin, const struct proto_layers *asked, struct shown *out) {
+static FALLIBLE show_layers(const struct admin *admin, const struct proto_layers *requested, struct placement_list *out) {
     const struct admin_mover *mover = &admin->backend.mover;
-    size_t count = layers_asked(admin, asked);
-    out->shown = calloc(count + 1, sizeof *out->shown);
+    size_t count = num_layers_of(admin, requested);
+    out->placements = calloc(count + 1, sizeof *out->placements);
     out->views.items = calloc(count + 1, sizeof *out->views.items);
-    if (!out->shown || !out->views.items) {
+    if (!out->placements || !out->views.items) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu placements", count);
     }
     for (size_t i = 0; i < count; i++) {
         const struct model_layer *layer;
-        TRY(layer_asked(admin, asked, i, &layer));
-        TRY(mover->show(mover->mover, layer->params.layer, &out->shown[i]));
-        out->views.items[i] = placement_view(&out->shown[i]);
+        TRY(find_layer(admin, requested, i, &layer));
+        TRY(mover->show(mover->mover, layer->params.layer, &out->placements[i]));
+        out->views.items[i] = placement_view(&out->placements[i]);
         out->views.count = i + 1;
     }
     return OK;
@@ -79,16 +82,16 @@ typedef err_t (*encode_placements)(const struct proto_placements *placements, st
 
 static FALLIBLE answer_show(struct admin *admin, const struct rpc_buffer *message, encode_placements encode,
                             struct proto_bytes *out) {
-    struct proto_layers asked;
-    struct shown shown = {0};
-    TRY(proto_decode_show_request(message->data, message->length, &asked));
+    struct proto_layers requested;
+    struct placement_list shown = {0};
+    TRY(proto_decode_show_request(message->data, message->length, &requested));
     err_t e;
-    TRY_OUT(e, check_asked(admin, &asked));
-    TRY_OUT(e, show_layers(admin, &asked, &shown));
+    TRY_OUT(e, check_layers(admin, &requested));
+    TRY_OUT(e, show_layers(admin, &requested, &shown));
     e = encode(&shown.views, out);
 out:
-    shown_deinit(admin, &shown);
-    free(asked.layers);
+    placement_list_deinit(admin, &shown);
+    free(requested.layers);
     return e;
 }
 
@@ -122,9 +125,9 @@ static const struct proto_counts *find_counts(const struct proto_plan_request *r
     return NULL;
 }
 
-// One layer's plan: both placements are in `kept`, which the plan's views point into.
+// One layer's plan. `placements` receives the current and the planned placement, and the plan's views point into it.
 static FALLIBLE plan_layer(const struct admin *admin, const struct proto_plan_request *request, const struct model_layer *layer,
-                           struct mover_placement kept[2], struct proto_plan *out) {
+                           struct mover_placement placements[2], struct proto_plan *out) {
     const struct admin_mover *mover = &admin->backend.mover;
     const struct proto_counts *counts = find_counts(request, layer->params.layer);
     struct mover_plan_options options = {
@@ -138,38 +141,39 @@ static FALLIBLE plan_layer(const struct admin *admin, const struct proto_plan_re
         FAIL_FIELD(EXPERTD_ERR_INVALID, "counts", "counts: %zu for layer %" PRIu32 ", which has %" PRIu32 " experts",
                    counts->num_rows, layer->params.layer, layer->params.num_experts);
     }
-    TRY(mover->show(mover->mover, layer->params.layer, &kept[0]));
-    TRY(mover->plan(mover->mover, &options, &kept[1]));
-    INVARIANT(kept[0].num_experts == kept[1].num_experts);
-    *out = (struct proto_plan){
-        .now = placement_view(&kept[0]), .planned = placement_view(&kept[1]), .copies = copies_between(&kept[0], &kept[1])};
-    out->copy_bytes = out->copies * (uint64_t)layer->shape.bytes; // as the move's progress counts them
+    TRY(mover->show(mover->mover, layer->params.layer, &placements[0]));
+    TRY(mover->plan(mover->mover, &options, &placements[1]));
+    INVARIANT(placements[0].num_experts == placements[1].num_experts);
+    *out = (struct proto_plan){.now = placement_view(&placements[0]),
+                               .planned = placement_view(&placements[1]),
+                               .copies = copies_between(&placements[0], &placements[1])};
+    out->copy_bytes = out->copies * (uint64_t)layer->shape.bytes; // counted like the progress of a move
     return OK;
 }
 
 static FALLIBLE check_plan(const struct admin *admin, const struct proto_plan_request *request) {
-    TRY(check_asked(admin, &request->layers));
+    TRY(check_layers(admin, &request->layers));
     if (request->replicas && request->policy == PROTO_POLICY_CONTIGUOUS) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "replicas", "replicas: only a balanced placement has them");
     }
     for (size_t i = 0; i < request->num_counts; i++) {
         uint32_t layer = request->counts[i].layer;
         if (!model_find_layer(admin->backend.model, layer)) {
-            FAIL_FIELD(EXPERTD_ERR_LAYER_UNKNOWN, "counts", "counts: layer %" PRIu32 " is not served here", layer);
+            FAIL_FIELD(EXPERTD_ERR_LAYER_UNKNOWN, "counts", "counts: layer %" PRIu32 " is not served", layer);
         }
         if (find_counts(request, layer) != &request->counts[i]) {
-            FAIL_FIELD(EXPERTD_ERR_INVALID, "counts", "counts: layer %" PRIu32 " is there twice", layer);
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "counts", "counts: layer %" PRIu32 " is given twice", layer);
         }
     }
     return OK;
 }
 
-static FALLIBLE plan_layers(const struct admin *admin, const struct proto_plan_request *request, struct mover_placement *kept,
+static FALLIBLE plan_layers(const struct admin *admin, const struct proto_plan_request *request, struct mover_placement *placements,
                             struct proto_plans *out) {
     for (size_t i = 0; i < out->count; i++) {
         const struct model_layer *layer;
-        TRY(layer_asked(admin, &request->layers, i, &layer));
-        TRY(plan_layer(admin, request, layer, &kept[2 * i], &out->items[i]));
+        TRY(find_layer(admin, &request->layers, i, &layer));
+        TRY(plan_layer(admin, request, layer, &placements[2 * i], &out->items[i]));
     }
     return OK;
 }
@@ -178,25 +182,25 @@ static FALLIBLE answer_plan(struct admin *admin, const struct rpc_buffer *messag
     struct proto_plan_request request;
     TRY(proto_decode_plan_request(message->data, message->length, &request));
     struct proto_plans plans = {0};
-    struct mover_placement *kept = NULL;
+    struct mover_placement *placements = NULL;
     size_t count = 0;
     err_t e;
     TRY_OUT(e, check_plan(admin, &request));
-    count = layers_asked(admin, &request.layers);
+    count = num_layers_of(admin, &request.layers);
     plans.items = calloc(count + 1, sizeof *plans.items);
-    kept = calloc(2 * count + 1, sizeof *kept);
-    if (!plans.items || !kept) {
+    placements = calloc(2 * count + 1, sizeof *placements);
+    if (!plans.items || !placements) {
         e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu plans", count);
         goto out;
     }
     plans.count = count;
-    TRY_OUT(e, plan_layers(admin, &request, kept, &plans));
+    TRY_OUT(e, plan_layers(admin, &request, placements, &plans));
     e = proto_encode_plan_response(&plans, out);
 out:
-    for (size_t i = 0; kept && i < 2 * count; i++) {
-        admin->backend.mover.placement_deinit(&kept[i]);
+    for (size_t i = 0; placements && i < 2 * count; i++) {
+        admin->backend.mover.placement_deinit(&placements[i]);
     }
-    free(kept);
+    free(placements);
     free(plans.items);
     proto_plan_request_deinit(&request);
     return e;
@@ -219,7 +223,7 @@ FALLIBLE admin_answer(struct admin_call *call, const struct rpc_buffer *message,
     if (call->method == RPC_ADMIN_DRAIN) {
         return answer_drain(call, message, out);
     }
-    TRY(admin_has_mover(admin));
+    TRY(admin_check_mover(admin));
     switch (call->method) {
     case RPC_ADMIN_SHOW_PLACEMENT:
         return answer_show(admin, message, proto_encode_show_response, out);

@@ -1,24 +1,26 @@
-// ApplyPlacement: the mover blocks on a thread of its own; what it reports goes through a mailbox of one letter, the latest, to the
-// call's thread.
+// The move's thread writes its latest progress into a mailbox of one entry and wakes the server's thread, which sends it.
+#include "daemon/admin/admin_move.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/admin/admin_internal.h"
-#include "daemon/process/log.h"
+#include "daemon/admin/admin_status.h"
+#include "daemon/log/log.h"
+#include "proto/admin/admin.h"
 
 struct move {
     struct admin *admin;
-    struct proto_placement placement; // owned; its arrays are what the mover reads
+    struct proto_placement placement; // owned; the mover reads its arrays
     pthread_t thread;
     atomic_bool stop;
     // guarded by admin->mutex while the thread runs
     struct proto_progress latest;
-    bool news, ended;
-    struct err_copy error; // EXPERTD_ERR_OK: in force
-    // the server's thread
-    struct admin_call *call; // NULL: nobody listens
-    bool running;            // not joined
+    bool has_progress, ended;
+    struct err_copy error; // EXPERTD_ERR_OK: the placement is in force
+    // server's thread only
+    struct admin_call *call; // NULL: the call is closed
+    bool running;            // the thread is not joined yet
 };
 
 static void move_free(struct move *move) {
@@ -26,7 +28,7 @@ static void move_free(struct move *move) {
     free(move);
 }
 
-// ---- the move's own thread
+// ---- on the move's thread
 
 static bool on_progress(void *context, const struct mover_progress *progress) {
     struct move *move = context;
@@ -36,7 +38,7 @@ static bool on_progress(void *context, const struct mover_progress *progress) {
                                            .all_bytes = progress->all_bytes,
                                            .moved_experts = progress->moved_experts,
                                            .all_experts = progress->all_experts};
-    move->news = true;
+    move->has_progress = true;
     rpc_wake(admin->server, 0);
     pthread_mutex_unlock(&admin->mutex);
     return !atomic_load(&move->stop);
@@ -75,13 +77,13 @@ static void *move_main(void *context) {
     move->latest.epoch = epoch;
     move->ended = true;
     rpc_wake(admin->server, 0);
-    admin->moving = false; // the server is not touched after this
+    admin->moving = false; // this thread does not use the server after this
     pthread_cond_signal(&admin->idle);
     pthread_mutex_unlock(&admin->mutex);
     return NULL;
 }
 
-// ---- the call's thread
+// ---- on the server's thread
 
 static FALLIBLE start_thread(struct move *move) {
     struct admin *admin = move->admin;
@@ -90,7 +92,7 @@ static FALLIBLE start_thread(struct move *move) {
     admin->moving = failed == 0;
     pthread_mutex_unlock(&admin->mutex);
     if (failed) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "no thread to move experts on: %s", strerror(failed));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that moves experts: %s", strerror(failed));
     }
     pthread_setname_np(move->thread, "admin-move");
     move->running = true;
@@ -99,7 +101,7 @@ static FALLIBLE start_thread(struct move *move) {
 
 FALLIBLE admin_move_start(struct admin_call *call, const struct rpc_buffer *message) {
     struct admin *admin = call->admin;
-    TRY(admin_has_mover(admin));
+    TRY(admin_check_mover(admin));
     if (atomic_load(&admin->ending)) {
         FAIL(EXPERTD_ERR_DRAINING, "the service is shutting down");
     }
@@ -126,7 +128,7 @@ FALLIBLE admin_move_start(struct admin_call *call, const struct rpc_buffer *mess
     return OK;
 }
 
-static void send(struct admin_call *call, const struct proto_progress *progress) {
+static void send_progress(struct admin_call *call, const struct proto_progress *progress) {
     struct proto_bytes bytes;
     err_t e = proto_encode_progress(progress, &bytes);
     if (err_is(e)) {
@@ -144,28 +146,28 @@ static void send_end(struct admin_call *call) {
         admin_fail(call, err_restore(&move->error));
         return;
     }
-    send(call, &move->latest);
-    rpc_finish(call->rpc, &(struct rpc_status){.message = "", .retry_after_ms = -1}); // follows the write
+    send_progress(call, &move->latest);
+    rpc_finish(call->rpc, &(struct rpc_status){.message = "", .retry_after_ms = -1}); // sent after the write
 }
 
-static bool take_news(struct move *move, struct proto_progress *out) {
+static bool take_progress(struct move *move, struct proto_progress *out) {
     pthread_mutex_lock(&move->admin->mutex);
-    bool news = move->news && !move->ended; // the end carries the last figures
-    move->news = false;
+    bool is_new = move->has_progress && !move->ended; // the message at the end carries the last progress
+    move->has_progress = false;
     *out = move->latest;
     pthread_mutex_unlock(&move->admin->mutex);
-    return news;
+    return is_new;
 }
 
-void admin_move_pump(struct admin_call *call) {
+void admin_move_send(struct admin_call *call) {
     struct proto_progress progress;
     if (!call->move || call->writing || !rpc_call_open(call->rpc)) {
         return;
     }
     if (!call->move->running) {
         send_end(call);
-    } else if (take_news(call->move, &progress)) {
-        send(call, &progress);
+    } else if (take_progress(call->move, &progress)) {
+        send_progress(call, &progress);
     }
 }
 
@@ -183,7 +185,7 @@ void admin_move_collect(struct admin *admin) {
     }
     struct admin_call *call = move->call;
     if (has_ended(move)) {
-        pthread_join(move->thread, NULL); // it is at its last instructions
+        pthread_join(move->thread, NULL); // it is about to return
         move->running = false;
         admin->move = NULL;
         if (!call) {
@@ -191,7 +193,7 @@ void admin_move_collect(struct admin *admin) {
         }
     }
     if (call) {
-        admin_move_pump(call);
+        admin_move_send(call);
     }
 }
 
@@ -215,11 +217,12 @@ void admin_move_stop(struct admin *admin) {
     }
 }
 
-// Until the thread has let go of the server, which then goes; with it the last one that could join the thread.
+// The server is destroyed only when the move's thread no longer uses it. Then no tick can join the thread any more, so it is joined
+// here.
 void admin_move_join(struct admin *admin) {
     atomic_store(&admin->ending, true);
     if (admin->server) {
-        rpc_wake(admin->server, 0); // its tick stops the move
+        rpc_wake(admin->server, 0); // its tick tells the move to stop
     }
     pthread_mutex_lock(&admin->mutex);
     while (admin->moving) {

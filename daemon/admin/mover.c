@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 #include "expert/engine/engine.h"
 #include "expert/model/memory.h"
 #include "shard/placement_steps.h"
@@ -14,7 +14,7 @@ enum { PAGE = 4096 };
 
 struct mover {
     struct mover_options options;
-    atomic_bool moving; // by the thread that set it
+    atomic_bool moving; // set by the thread that runs mover_apply
 };
 
 static bool is_on_devices(const struct mover *mover) {
@@ -43,7 +43,7 @@ void mover_placement_deinit(struct mover_placement *placement) {
     *placement = (struct mover_placement){0};
 }
 
-// field: of the request that names it.
+// field: the request's field that names the layer.
 static FALLIBLE find_layer(const struct mover *mover, const char *field, uint32_t number, const struct model_layer **out) {
     *out = model_find_layer(mover->options.model, number);
     if (!*out) {
@@ -52,8 +52,8 @@ static FALLIBLE find_layer(const struct mover *mover, const char *field, uint32_
     return OK;
 }
 
-// rows [E]; without metrics nothing was seen.
-static void rows_seen(const struct mover *mover, const struct model_layer *layer, uint64_t *rows) {
+// The observed rows per expert, [num_experts]; 0 without metrics.
+static void observed_rows(const struct mover *mover, const struct model_layer *layer, uint64_t *rows) {
     memset(rows, 0, layer->params.num_experts * sizeof *rows);
     if (mover->options.metrics) {
         metrics_expert_rows(mover->options.metrics, (size_t)(layer - mover->options.model->layers), rows);
@@ -62,7 +62,7 @@ static void rows_seen(const struct mover *mover, const struct model_layer *layer
 
 // ---- show and plan
 
-// A placement for callers, who own `out`; rows NULL: those seen.
+// Copies a placement into `out`. rows NULL: the observed rows.
 static FALLIBLE describe(const struct mover *mover, const struct model_layer *layer, const struct placement *placement,
                          const uint64_t *rows, uint64_t epoch, struct mover_placement *out) {
     size_t experts = placement->num_experts;
@@ -80,7 +80,7 @@ static FALLIBLE describe(const struct mover *mover, const struct model_layer *la
     if (rows) {
         memcpy(out->rows, rows, experts * sizeof *rows);
     } else {
-        rows_seen(mover, layer, out->rows);
+        observed_rows(mover, layer, out->rows);
     }
     out->imbalance = placement_imbalance(placement, out->rows);
     return OK;
@@ -92,13 +92,13 @@ FALLIBLE mover_show(struct mover *mover, uint32_t number, struct mover_placement
     TRY(find_layer(mover, "layers", number, &layer));
     const struct shards *shards = shards_take(layer->in_force);
     err_t e = describe(mover, layer, shards->placement, NULL, shards->placement->epoch, out);
-    shards_give_back(layer->in_force, shards);
+    shards_release(layer->in_force, shards);
     return e;
 }
 
 static FALLIBLE check_plan(const struct mover_plan_options *options, const struct model_layer *layer) {
     if (options->policy != MOVER_CONTIGUOUS && options->policy != MOVER_BALANCED) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "policy", "policy %d: there are contiguous and balanced", (int)options->policy);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "policy", "policy %d is unknown: use contiguous or balanced", (int)options->policy);
     }
     if (options->policy == MOVER_CONTIGUOUS && options->replicas > 0) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "replicas", "%u replicas in a contiguous placement: only a balanced one has any",
@@ -123,7 +123,8 @@ static FALLIBLE balance(const struct mover_plan_options *options, const struct m
                    layer->params.layer);
     }
     err_t e = placement_balanced(&balance, 0, out);
-    return e.code == EXPERTD_ERR_CONFIG ? (err_t){EXPERTD_ERR_INVALID} : e; // the caller's options here, with the same words
+    // Here the options come from a request, not from the configuration. The message is the same.
+    return e.code == EXPERTD_ERR_CONFIG ? (err_t){EXPERTD_ERR_INVALID} : e;
 }
 
 FALLIBLE mover_plan(struct mover *mover, const struct mover_plan_options *options, struct mover_placement *out) {
@@ -141,7 +142,7 @@ FALLIBLE mover_plan(struct mover *mover, const struct mover_plan_options *option
     if (options->rows) {
         memcpy(rows, options->rows, experts * sizeof *rows);
     } else {
-        rows_seen(mover, layer, rows);
+        observed_rows(mover, layer, rows);
     }
     err_t e;
     TRY_OUT(e, options->policy == MOVER_BALANCED ? balance(options, layer, ranks, rows, &placement)
@@ -160,12 +161,12 @@ struct move {
     const struct model_layer *layer;
     struct placement *target;
     uint32_t copies_per_step;
-    uint32_t *room; // [ranks] that the devices have, before a step; NULL without devices
+    uint32_t *free_slots; // [ranks] free expert slots of each device before a step; NULL without devices
     struct mover_progress progress;
 };
 
-// The set in force changes on this thread alone while it moves, so it may be read without being taken.
-static const struct shards *now(const struct move *move) {
+// During a move only this thread changes the set in force, so it reads the set without a reference.
+static const struct shards *current(const struct move *move) {
     return move->layer->in_force->shards;
 }
 
@@ -182,97 +183,99 @@ static FALLIBLE check_fits(const struct mover *mover, const struct mover_placeme
     return OK;
 }
 
-// What stays once the move is over must fit as well as what each step takes.
-static FALLIBLE check_memory(struct move *move) {
+// Both the growth that remains after the move and the temporary memory of a step must fit.
+static FALLIBLE check_host_memory(struct move *move) {
     const struct mover_options *options = &move->mover->options;
     uint64_t block = (move->layer->shape.bytes + PAGE - 1) / PAGE * PAGE;
     uint64_t copies = options->move_bytes_max / block;
-    uint32_t before = now(move)->placement->copies, after = move->target->copies;
+    uint32_t before = current(move)->placement->copies, after = move->target->copies;
     uint64_t growth = after > before ? (after - before) * block : 0;
-    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], free_of[MEMORY_TEXT_MAX];
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], untouched[MEMORY_TEXT_MAX];
     if (copies == 0 && move->progress.all_experts > 0) {
         FAIL(EXPERTD_ERR_NOMEM, "one expert of layer %u takes %s, and move_bytes_max is %s: raise it", move->layer->params.layer,
              memory_text(block, need), memory_text(options->move_bytes_max, have));
     }
     move->copies_per_step = copies < move->progress.all_experts ? (uint32_t)copies : move->progress.all_experts;
-    if (move->copies_per_step == 0) { // what only lets copies go has a step too
+    if (move->copies_per_step == 0) { // a move that only removes copies has one step
         move->copies_per_step = 1;
     }
     struct memory_limit limit;
     TRY(memory_available(&limit));
-    uint64_t promised = options->engine ? engine_scratch_untouched(options->engine) : 0; // to batches, which come at any time
-    uint64_t left = limit.bytes > promised ? limit.bytes - promised : 0;
+    // Scratch whose pages are not allocated yet: the next batch may touch them at any time.
+    uint64_t reserved = options->engine ? engine_scratch_untouched(options->engine) : 0;
+    uint64_t left = limit.bytes > reserved ? limit.bytes - reserved : 0;
     if (growth + move->copies_per_step * block > left) {
         FAIL(EXPERTD_ERR_NOMEM,
-             "%u more copies of experts of layer %u and what a step takes need %s, and %s may be taken (%s, without the %s of the "
-             "scratch that no batch has used yet)",
+             "%u more copies of experts of layer %u and the memory of a step need %s, and %s are free (%s, less the %s of "
+             "scratch that no batch has used yet): lower the replicas or move_bytes_max",
              after > before ? after - before : 0, move->layer->params.layer,
              memory_text(growth + move->copies_per_step * block, need), memory_text(left, have), limit.what,
-             memory_text(promised, free_of));
+             memory_text(reserved, untouched));
     }
     uint64_t weights = model_weights_bytes(options->model);
     if (options->weights_bytes_max > 0 && weights + growth > options->weights_bytes_max) {
-        FAIL(EXPERTD_ERR_NOMEM, "the weights would take %s, and memory_max is %s", memory_text(weights + growth, need),
-             memory_text(options->weights_bytes_max, have));
+        FAIL(EXPERTD_ERR_NOMEM, "the weights would take %s, and memory_max is %s: lower the replicas, or raise memory_max",
+             memory_text(weights + growth, need), memory_text(options->weights_bytes_max, have));
     }
     return OK;
 }
 
-// On devices there is room for what was reserved at the start, move_bytes_max deciding.
-static FALLIBLE check_room(struct move *move) {
-    const struct placement *from = now(move)->placement, *to = move->target;
+// On devices, copies need free slots, which were reserved at the start according to move_bytes_max.
+static FALLIBLE check_device_memory(struct move *move) {
+    const struct placement *from = current(move)->placement, *to = move->target;
     move->copies_per_step = UINT32_MAX;
-    move->room = calloc(to->ranks, sizeof *move->room);
-    if (!move->room) {
+    move->free_slots = calloc(to->ranks, sizeof *move->free_slots);
+    if (!move->free_slots) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory to move experts of layer %u", move->layer->params.layer);
     }
-    engine_move_room(move->mover->options.engine, move->layer, move->room);
+    engine_move_free_slots(move->mover->options.engine, move->layer, move->free_slots);
     for (uint32_t rank = 0; rank < to->ranks; rank++) {
-        uint32_t places = from->rank_first[rank + 1] - from->rank_first[rank] + move->room[rank];
+        uint32_t slots = from->rank_first[rank + 1] - from->rank_first[rank] + move->free_slots[rank];
         uint32_t wanted = to->rank_first[rank + 1] - to->rank_first[rank];
-        if (wanted > places) {
+        if (wanted > slots) {
             FAIL(EXPERTD_ERR_NOMEM,
-                 "shard %u would hold %u experts of layer %u; its device has places for %u of them, of which %u are free: raise "
-                 "move_bytes_max, by which they are reserved at the start",
-                 rank, wanted, move->layer->params.layer, places, move->room[rank]);
+                 "shard %u would hold %u experts of layer %u; its device has slots for %u of them, of which %u are free: raise "
+                 "move_bytes_max, which determines the number of slots reserved at the start",
+                 rank, wanted, move->layer->params.layer, slots, move->free_slots[rank]);
         }
     }
     return OK;
 }
 
 static FALLIBLE next_placement(struct move *move, uint64_t epoch, struct placement **out) {
-    const struct placement *from = now(move)->placement;
-    if (move->room) {
-        engine_move_room(move->mover->options.engine, move->layer, move->room);
+    const struct placement *from = current(move)->placement;
+    if (move->free_slots) {
+        engine_move_free_slots(move->mover->options.engine, move->layer, move->free_slots);
     }
-    TRY(placement_step(from, move->target, move->copies_per_step, move->room, epoch, out));
-    if (move->room && placement_equal(from, *out)) {
+    TRY(placement_step(from, move->target, move->copies_per_step, move->free_slots, epoch, out));
+    if (move->free_slots && placement_equal(from, *out)) {
         placement_destroy(*out);
         FAIL(EXPERTD_ERR_NOMEM,
-             "layer %u: no rank has a free place on its device: raise move_bytes_max, by which they are reserved at the start",
+             "layer %u: no device has a free slot for an expert: raise move_bytes_max, which determines the number reserved at the "
+             "start",
              move->layer->params.layer);
     }
     return OK;
 }
 
-// One step: copy, verify, switch between two batches, let the old go. On error what is in force stays.
-static FALLIBLE step(struct move *move, uint64_t epoch) {
+// One step: copies and verifies experts, switches between two batches, frees unused copies. On error, the placement in force stays.
+static FALLIBLE run_step(struct move *move, uint64_t epoch) {
     const struct model_layer *layer = move->layer;
     const struct mover_options *options = &move->mover->options;
     struct placement *placement;
     struct shards *next;
     TRY(next_placement(move, epoch, &placement));
-    uint32_t copied = placement_missing(now(move)->placement, placement);
-    TRY_IN(shards_move(now(move), &layer->shape, placement, &options->copier, &next), "layer %u", layer->params.layer);
-    if (move->room) {
-        err_t e = engine_move_prepare(options->engine, layer, now(move), next);
+    uint32_t copied = placement_missing(current(move)->placement, placement);
+    TRY_IN(shards_move(current(move), &layer->shape, placement, &options->copier, &next), "layer %u", layer->params.layer);
+    if (move->free_slots) {
+        err_t e = engine_move_prepare(options->engine, layer, current(move), next);
         if (err_is(e)) {
             shards_destroy(next);
             return err_context(e, "layer %u", layer->params.layer);
         }
     }
     shards_switch(layer->in_force, next);
-    if (move->room) {
+    if (move->free_slots) {
         engine_move_finish(options->engine, layer);
     }
     move->progress.moved_experts += copied;
@@ -282,12 +285,12 @@ static FALLIBLE step(struct move *move, uint64_t epoch) {
 
 static FALLIBLE run_steps(struct move *move, bool (*progress)(void *, const struct mover_progress *), void *context,
                           uint64_t *new_epoch) {
-    while (!placement_equal(now(move)->placement, move->target)) {
+    while (!placement_equal(current(move)->placement, move->target)) {
         uint64_t epoch = model_epoch(move->mover->options.model) + 1;
-        TRY(step(move, epoch));
+        TRY(run_step(move, epoch));
         *new_epoch = epoch;
-        bool goes_on = !progress || progress(context, &move->progress);
-        if (!goes_on && !placement_equal(now(move)->placement, move->target)) {
+        bool continues = !progress || progress(context, &move->progress);
+        if (!continues && !placement_equal(current(move)->placement, move->target)) {
             FAIL(EXPERTD_ERR_CANCELLED, "stopped after %u of %u experts; placement %" PRIu64 " of layer %u is in force",
                  move->progress.moved_experts, move->progress.all_experts, epoch, move->layer->params.layer);
         }
@@ -302,9 +305,9 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
     struct move move = {.mover = mover, .layer = layer};
     struct placement_table table = {p->num_experts, p->ranks, p->first, p->holders};
     TRY(placement_from_table(&table, p->epoch, &move.target));
-    move.progress.all_experts = placement_missing(now(&move)->placement, move.target);
+    move.progress.all_experts = placement_missing(current(&move)->placement, move.target);
     move.progress.all_bytes = move.progress.all_experts * (uint64_t)layer->shape.bytes;
-    err_t e = is_on_devices(mover) ? check_room(&move) : check_memory(&move);
+    err_t e = is_on_devices(mover) ? check_device_memory(&move) : check_host_memory(&move);
     if (!err_is(e)) {
         e = run_steps(&move, progress, context, new_epoch);
     }
@@ -312,7 +315,7 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
              "layer=%u epoch=%" PRIu64 " experts=%u of=%u bytes=%" PRIu64 " reason=%s", p->layer, *new_epoch,
              move.progress.moved_experts, move.progress.all_experts, move.progress.moved_bytes, expertd_err_name(e.code));
     placement_destroy(move.target);
-    free(move.room);
+    free(move.free_slots);
     return e;
 }
 

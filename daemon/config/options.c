@@ -27,7 +27,7 @@ static FALLIBLE set_origin(struct options *out, enum options_key key, const char
     return OK;
 }
 
-// Every source's value is checked, also one that another overrides: a mistake waits in no file for the day its flag is gone.
+// Parses the value even if a stronger source replaces it, so that a mistake in the file does not stay hidden behind a flag.
 static FALLIBLE apply(const struct options_row *row, enum source source, const struct options_setting *setting,
                       struct options *out) {
     if (!setting->count) {
@@ -64,7 +64,7 @@ static FALLIBLE apply_fallback(const struct options_row *row, struct options *ou
     return options_value_parse(row, texts, 1, EXPERTD_ERR_INTERNAL, out);
 }
 
-// The file is named by a flag or a variable, so those two come before the others.
+// Applies --config first, because it names the file that is the third source.
 static FALLIBLE apply_config(struct sources *sources, struct options *out) {
     const struct options_row *row = &OPTIONS_ROWS[OPTION_CONFIG];
     TRY(apply(row, FROM_ENVIRONMENT, &sources->settings[FROM_ENVIRONMENT].rows[OPTION_CONFIG], out));
@@ -81,8 +81,8 @@ static FALLIBLE apply_all(const struct sources *sources, struct options *out) {
     return OK;
 }
 
-// The code of a fault in what several options say together: a usage error where a flag had its part in it.
-static enum expertd_err_code blame(const struct options *options, enum options_key a, enum options_key b) {
+// The error code for two options that contradict each other: a usage error if a flag set one of them.
+static enum expertd_err_code conflict_code(const struct options *options, enum options_key a, enum options_key b) {
     bool flag = strncmp(options->origins[a], "flag", 4) == 0 || strncmp(options->origins[b], "flag", 4) == 0;
     return flag ? EXPERTD_ERR_USAGE : EXPERTD_ERR_CONFIG;
 }
@@ -92,9 +92,9 @@ static FALLIBLE check_queue(const struct options *options) {
         return OK;
     }
     char queue[OPTIONS_NAME_MAX], message[OPTIONS_NAME_MAX];
-    FAIL(blame(options, OPTION_MAX_QUEUE_BYTES, OPTION_MAX_MESSAGE_BYTES),
+    FAIL(conflict_code(options, OPTION_MAX_QUEUE_BYTES, OPTION_MAX_MESSAGE_BYTES),
          "max_queue_bytes is %s (%s), less than max_message_bytes, %s (%s): a message of that size could never be admitted; raise "
-         "the first or lower the second",
+         "max_queue_bytes or lower max_message_bytes",
          options_value_text(&OPTIONS_ROWS[OPTION_MAX_QUEUE_BYTES], options, 0, queue), options->origins[OPTION_MAX_QUEUE_BYTES],
          options_value_text(&OPTIONS_ROWS[OPTION_MAX_MESSAGE_BYTES], options, 0, message),
          options->origins[OPTION_MAX_MESSAGE_BYTES]);
@@ -104,7 +104,7 @@ static bool is_default(const struct options *options, enum options_key key) {
     return strcmp(options->origins[key], "default") == 0;
 }
 
-// A piece is part of a batch. Where only the batch was given, the piece follows it.
+// A piece is part of a batch. A default piece is reduced to the size of the batch.
 static FALLIBLE check_piece(struct options *options) {
     if (options->max_piece_tokens <= options->max_batch_tokens) {
         return OK;
@@ -113,78 +113,80 @@ static FALLIBLE check_piece(struct options *options) {
         options->max_piece_tokens = options->max_batch_tokens;
         return set_origin(options, OPTION_MAX_PIECE_TOKENS, "max_batch_tokens");
     }
-    FAIL(blame(options, OPTION_MAX_PIECE_TOKENS, OPTION_MAX_BATCH_TOKENS),
-         "max_piece_tokens is %u (%s), more than max_batch_tokens, %u (%s): a piece is part of a batch; lower the first or raise "
-         "the "
-         "second",
+    FAIL(conflict_code(options, OPTION_MAX_PIECE_TOKENS, OPTION_MAX_BATCH_TOKENS),
+         "max_piece_tokens is %u (%s), more than max_batch_tokens, %u (%s): a piece is part of a batch; lower max_piece_tokens or "
+         "raise max_batch_tokens",
          options->max_piece_tokens, options->origins[OPTION_MAX_PIECE_TOKENS], options->max_batch_tokens,
          options->origins[OPTION_MAX_BATCH_TOKENS]);
 }
 
-// What the daemon makes beside a Unix socket: its lock, and beside the first that callers have one for regions, with a lock too.
-struct beside {
-    const char *suffix, *what;
-    bool of_regions;
+// Files that the daemon creates next to a Unix socket PATH. Only the first --listen socket has a regions socket.
+struct companion {
+    const char *suffix, *description;
+    bool needs_regions;
 };
-static const struct beside BESIDE[] = {
-    {".lock", "its lock", false},
-    {".regions", "the socket of its regions", true},
-    {".regions.lock", "the lock of its regions' socket", true},
+static const struct companion COMPANIONS[] = {
+    {".lock", "the lock file", false},
+    {".regions", "the regions socket", true},
+    {".regions.lock", "the lock file of the regions socket", true},
 };
 
-// An address is no such file of the socket `whose`.
-static FALLIBLE check_not_beside(const struct options *options, enum options_key key, const char *address, enum options_key whose,
-                                 const char *socket, bool has_regions) {
+// Fails if `address`, from option `key`, is the path of a companion file of `socket`, from option `socket_key`.
+static FALLIBLE check_not_companion(const struct options *options, enum options_key key, const char *address,
+                                    enum options_key socket_key, const char *socket, bool has_regions) {
     size_t length = strlen(socket);
-    for (size_t i = 0; i < sizeof BESIDE / sizeof *BESIDE; i++) {
-        if ((has_regions || !BESIDE[i].of_regions) && strncmp(address, socket, length) == 0 &&
-            strcmp(address + length, BESIDE[i].suffix) == 0) {
-            FAIL(blame(options, key, whose), "%s (%s) is %s, where %s (%s), %s, has %s: give one another path",
-                 OPTIONS_ROWS[key].name, options->origins[key], address, OPTIONS_ROWS[whose].name, options->origins[whose], socket,
-                 BESIDE[i].what);
+    for (size_t i = 0; i < sizeof COMPANIONS / sizeof *COMPANIONS; i++) {
+        if ((has_regions || !COMPANIONS[i].needs_regions) && strncmp(address, socket, length) == 0 &&
+            strcmp(address + length, COMPANIONS[i].suffix) == 0) {
+            FAIL(conflict_code(options, key, socket_key),
+                 "%s (%s) is %s, which is %s of %s (%s), %s: use another path for one of them", OPTIONS_ROWS[key].name,
+                 options->origins[key], address, COMPANIONS[i].description, OPTIONS_ROWS[socket_key].name,
+                 options->origins[socket_key], socket);
         }
     }
     return OK;
 }
 
-static FALLIBLE check_beside(const struct options *options, enum options_key key, const char *address) {
+static FALLIBLE check_companions(const struct options *options, enum options_key key, const char *address) {
     bool has_regions = options->max_region_bytes > 0;
     for (size_t i = 0; i < options->listen_count; i++) {
         if (options_unix_path(options->listen[i])) {
-            TRY(check_not_beside(options, key, address, OPTION_LISTEN, options->listen[i], has_regions));
+            TRY(check_not_companion(options, key, address, OPTION_LISTEN, options->listen[i], has_regions));
             has_regions = false;
         }
     }
-    return options_unix_path(options->admin) ? check_not_beside(options, key, address, OPTION_ADMIN, options->admin, false) : OK;
+    return options_unix_path(options->admin) ? check_not_companion(options, key, address, OPTION_ADMIN, options->admin, false) : OK;
 }
 
 static FALLIBLE check_addresses(const struct options *options) {
     for (size_t i = 0; i < options->listen_count; i++) {
         if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
-            FAIL(blame(options, OPTION_LISTEN, OPTION_HTTP), "listen (%s) and http (%s) are both %s: give one another port",
-                 options->origins[OPTION_LISTEN], options->origins[OPTION_HTTP], options->http);
+            FAIL(conflict_code(options, OPTION_LISTEN, OPTION_HTTP),
+                 "listen (%s) and http (%s) are both %s: use another port for one of them", options->origins[OPTION_LISTEN],
+                 options->origins[OPTION_HTTP], options->http);
         }
         if (strcmp(options->listen[i], options->admin) == 0) {
-            FAIL(blame(options, OPTION_LISTEN, OPTION_ADMIN), "listen (%s) and admin (%s) are both %s: give one another path",
-                 options->origins[OPTION_LISTEN], options->origins[OPTION_ADMIN], options->admin);
+            FAIL(conflict_code(options, OPTION_LISTEN, OPTION_ADMIN),
+                 "listen (%s) and admin (%s) are both %s: use another path for one of them", options->origins[OPTION_LISTEN],
+                 options->origins[OPTION_ADMIN], options->admin);
         }
     }
     for (size_t i = 0; i < options->listen_count; i++) {
-        TRY(check_beside(options, OPTION_LISTEN, options->listen[i]));
+        TRY(check_companions(options, OPTION_LISTEN, options->listen[i]));
     }
-    return check_beside(options, OPTION_ADMIN, options->admin);
+    return check_companions(options, OPTION_ADMIN, options->admin);
 }
 
 static FALLIBLE check_placement(const struct options *options) {
     bool balanced = strcmp(options->placement, "balanced") == 0;
     if (balanced && !options->placement_counts) {
-        FAIL(blame(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
-             "placement is balanced (%s), but placement_counts is not set: give the file with each expert's rows",
+        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
+             "placement is balanced (%s), but placement_counts is not set: set it to the file of row counts per expert",
              options->origins[OPTION_PLACEMENT]);
     }
     if (!balanced && options->replicas) {
-        FAIL(blame(options, OPTION_PLACEMENT, OPTION_REPLICAS),
-             "replicas is %u (%s), but placement is %s (%s): only a balanced one has replicas", options->replicas,
+        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_REPLICAS),
+             "replicas is %u (%s), but placement is %s (%s): replicas need placement balanced", options->replicas,
              options->origins[OPTION_REPLICAS], options->placement, options->origins[OPTION_PLACEMENT]);
     }
     return OK;
@@ -192,8 +194,9 @@ static FALLIBLE check_placement(const struct options *options) {
 
 static FALLIBLE check_tuning(const struct options *options) {
     if (strcmp(options->tuning, "cached") == 0 && !options->tuning_cache) {
-        FAIL(blame(options, OPTION_TUNING, OPTION_TUNING_CACHE),
-             "tuning is cached (%s), but tuning_cache is not set: give the file that expertd-bench tune or tuning tune has written",
+        FAIL(conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
+             "tuning is cached (%s), but tuning_cache is not set: set it to a file that expertd-bench tune or --tuning tune has "
+             "written",
              options->origins[OPTION_TUNING]);
     }
     return OK;
@@ -217,7 +220,7 @@ static FALLIBLE read_and_apply(int argc, char *const *argv, char *const *environ
     out->help = sources->settings[FROM_FLAGS].rows[OPTION_HELP].count > 0;
     out->version = sources->settings[FROM_FLAGS].rows[OPTION_VERSION].count > 0;
     if (out->help || out->version) {
-        return OK; // whatever else is wrong, help is to be had
+        return OK; // print them even if other options are wrong
     }
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         TRY(apply_fallback(&OPTIONS_ROWS[i], out));

@@ -15,14 +15,14 @@ const char *options_unix_path(const char *address) {
 static FALLIBLE check_path(const char *address, const char *path, enum expertd_err_code code) {
     size_t length = strlen(path);
     if (length == 0 || path[length - 1] == '/') {
-        FAIL(code, "\"%s\" names no socket file: write unix:PATH, as in unix:/run/expertd/expertd.sock", address);
+        FAIL(code, "\"%s\" has no file name: write unix:PATH, as in unix:/run/expertd/expertd.sock", address);
     }
     if (length > UNIX_PATH_MAX) {
         FAIL(code, "\"%s\" is too long: the path of a Unix socket has at most %d bytes, this one has %zu", address, UNIX_PATH_MAX,
              length);
     }
     if (path[0] == '@') {
-        FAIL(code, "\"%s\" names an abstract socket, which every user may take first: write unix:PATH", address);
+        FAIL(code, "\"%s\" is an abstract socket, which any user could bind first: write unix:PATH", address);
     }
     return OK;
 }
@@ -53,7 +53,7 @@ static FALLIBLE check_bracketed(const char *address, enum expertd_err_code code)
         memcpy(host, address + 1, length);
     }
     if (!end || inet_pton(AF_INET6, host, &parsed) != 1) {
-        FAIL(code, "\"%s\" holds no IPv6 address in its brackets: write [::1]:7411", address);
+        FAIL(code, "\"%s\" has no valid IPv6 address in its brackets: write [::1]:7411", address);
     }
     return check_port(address, end[1] == ':' ? end + 2 : "", code);
 }
@@ -68,10 +68,10 @@ FALLIBLE options_address_check(const char *address, bool unix_too, enum expertd_
     }
     const char *colon = strchr(address, ':');
     if (colon && strchr(colon + 1, ':')) {
-        FAIL(code, "\"%s\" has several colons: an IPv6 address goes in brackets, as in [::1]:7411", address);
+        FAIL(code, "\"%s\" has several colons: write an IPv6 address in brackets, as in [::1]:7411", address);
     }
     if (!is_host_name(address, colon ? (size_t)(colon - address) : strlen(address))) {
-        FAIL(code, "\"%s\" names no host: write %sHOST:PORT, as in 127.0.0.1:7411 (every interface: 0.0.0.0 or [::])", address,
+        FAIL(code, "\"%s\" has no valid host: write %sHOST:PORT, as in 127.0.0.1:7411 (every interface: 0.0.0.0 or [::])", address,
              unix_too ? "unix:PATH or " : "");
     }
     return check_port(address, colon ? colon + 1 : "", code);

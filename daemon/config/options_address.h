@@ -1,4 +1,4 @@
-// What an address on a command line may be: unix:PATH or HOST:PORT, HOST an IPv6 address in brackets too. Pure functions.
+// The syntax of an address: unix:PATH or HOST:PORT, where HOST may be an IPv6 address in brackets. Pure functions.
 #ifndef EXPERTD_DAEMON_CONFIG_OPTIONS_ADDRESS_H
 #define EXPERTD_DAEMON_CONFIG_OPTIONS_ADDRESS_H
 
@@ -7,15 +7,15 @@
 
 #include "base/err.h"
 
-enum { UNIX_PATH_MAX = 107 }; // sockaddr_un's 108 less its terminator
+enum { UNIX_PATH_MAX = 107 }; // the 108 bytes of sockaddr_un.sun_path without the terminator
 
-// The PATH of unix:PATH, or NULL where the address is no such.
+// Returns PATH of unix:PATH, or NULL for any other address.
 const char *options_unix_path(const char *address);
 
-// Checks either kind; `unix_too` lets unix:PATH pass. The message quotes the address and says what is wrong with it.
+// Fails with `code` unless the address is HOST:PORT, or unix:PATH where `unix_too` is set.
 FALLIBLE options_address_check(const char *address, bool unix_too, enum expertd_err_code code);
 
-// The decimal PORT of a checked HOST:PORT, 0 for unix:PATH.
+// Returns PORT of a checked HOST:PORT, or 0 for unix:PATH.
 unsigned options_address_port(const char *address);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,13 +19,13 @@ static uint32_t affinity_count(void) {
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return 1; // more than 1024 CPUs: --threads says it better than a guess
+        return 1; // more than 1024 CPUs do not fit into cpu_set_t: the user must set --threads
     }
     int count = CPU_COUNT(&set);
     return count > 0 ? (uint32_t)count : 1;
 }
 
-// The CPUs that a folder's cpu.max allows, UINT32_MAX where it sets no limit.
+// The number of CPUs that cpu.max of a cgroup folder allows. UINT32_MAX: no limit.
 static uint32_t quota_count(const char *folder) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/cpu.max", folder) >= (int)sizeof path) {
@@ -43,7 +44,7 @@ static uint32_t quota_count(const char *folder) {
     return (uint32_t)(quota / period + (quota % period != 0));
 }
 
-// The path after "0::" in /proc/self/cgroup into out; "" where this is no cgroup of version 2.
+// Copies the path after "0::" in /proc/self/cgroup to `out`; "" if the process has no cgroup of version 2.
 static void own_cgroup(const char *cgroup_file, char *out, size_t size) {
     char line[PATH_MAX];
     out[0] = '\0';
@@ -64,7 +65,7 @@ uint32_t options_cpu_count(const char *cgroup_file, const char *cgroup_root) {
     char own[PATH_MAX], folder[2 * PATH_MAX];
     own_cgroup(cgroup_file, own, sizeof own);
     uint32_t count = affinity_count();
-    // Every folder above may limit as well, up to the root, which a container's own root is too.
+    // Parents may have lower limits. Inside a container, the root is the container's own cgroup.
     for (;;) {
         snprintf(folder, sizeof folder, "%s%s", cgroup_root, own);
         uint32_t allowed = quota_count(folder);
@@ -83,9 +84,9 @@ static FALLIBLE set_value(enum options_key key, char *text, struct options *out)
     return options_value_parse(&OPTIONS_ROWS[key], &text, 1, EXPERTD_ERR_CONFIG, out);
 }
 
-// "FOLDER/expertd.sock" with unix: before it; false where that is too long for a socket.
+// Writes "unix:FOLDER/expertd.sock" to `out`. False: the path is too long for a socket.
 static bool socket_in(const char *folder, char out[UNIX_PATH_MAX + 6]) {
-    size_t length = strcspn(folder, ":"); // systemd lists several runtime folders so
+    size_t length = strcspn(folder, ":"); // $RUNTIME_DIRECTORY may list several folders, separated by colons
     int used = snprintf(out, UNIX_PATH_MAX + 6, "unix:%.*s/expertd.sock", (int)(length < INT_MAX ? length : INT_MAX), folder);
     return length > 0 && used < UNIX_PATH_MAX + 6;
 }
@@ -105,7 +106,8 @@ static FALLIBLE default_listen(char *const *environment, struct options *out) {
     return options_value_parse(row, one, 1, EXPERTD_ERR_CONFIG, out);
 }
 
-// FOLDER/NAME-admin.sock beside the first FOLDER/NAME.sock; off where there is none, or the path grows too long for a socket.
+// FOLDER/NAME-admin.sock next to the first listening socket FOLDER/NAME.sock. "off": there is no Unix socket, or the path would be
+// too long.
 static FALLIBLE default_admin(struct options *out) {
     char address[2 * UNIX_PATH_MAX] = "off";
     for (size_t i = 0; i < out->listen_count; i++) {
@@ -126,22 +128,22 @@ static FALLIBLE default_admin(struct options *out) {
     return OK;
 }
 
-struct cache_place {
-    const char *variable, *below;
+struct cache_source {
+    const char *variable, *subfolder;
 };
 
-// As the Hugging Face tools look for it.
+// Looks for the cache folder in the same order as the Hugging Face tools.
 static FALLIBLE default_cache(char *const *environment, struct options *out) {
-    static const struct cache_place PLACES[] = {
+    static const struct cache_source SOURCES[] = {
         {"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"XDG_CACHE_HOME", "/huggingface/hub"}, {"HOME", "/.cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof PLACES / sizeof PLACES[0]; i++) {
-        const char *folder = options_variable(environment, PLACES[i].variable);
+    for (size_t i = 0; i < sizeof SOURCES / sizeof SOURCES[0]; i++) {
+        const char *folder = options_variable(environment, SOURCES[i].variable);
         char path[OPTIONS_VALUE_MAX], origin[OPTIONS_NAME_MAX];
-        if (!folder || snprintf(path, sizeof path, "%s%s", folder, PLACES[i].below) >= (int)sizeof path) {
+        if (!folder || snprintf(path, sizeof path, "%s%s", folder, SOURCES[i].subfolder) >= (int)sizeof path) {
             continue;
         }
-        TRY_IN(set_value(OPTION_HF_CACHE, path, out), "%s", PLACES[i].variable);
-        snprintf(origin, sizeof origin, "environment %s", PLACES[i].variable);
+        TRY_IN(set_value(OPTION_HF_CACHE, path, out), "%s", SOURCES[i].variable);
+        snprintf(origin, sizeof origin, "environment %s", SOURCES[i].variable);
         char *copy = strdup(origin);
         if (!copy) {
             FAIL(EXPERTD_ERR_NOMEM, "no memory for the origin of a value");

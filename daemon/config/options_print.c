@@ -1,4 +1,4 @@
-// What the options look like to a person: the help, the effective configuration, the start-up log.
+// Prints the options: the help, the effective configuration, and the values for the start-up log.
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,11 +8,12 @@
 
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
-static const char NOT_YET[] =
-    "Not in this version: shards in other processes or machines, and TLS. Several GPUs at once have run in "
-    "simulation only.";
+static const char NOT_SUPPORTED[] = "Not supported in this version: shards in other processes or on other machines, and TLS. "
+                                    "Several GPUs at once have been tested in "
+                                    "simulation only.";
 
-// Words from the current column on, broken before HELP_COLUMNS and continued at `indent`. A tab is a space that never breaks.
+// Prints the words of `text`, starting at `column`. Breaks lines before HELP_COLUMNS and indents the next ones by `indent`. A tab
+// is printed as a space at which the line does not break.
 static void put_words(const char *text, int column, int indent, FILE *out) {
     bool first = true;
     for (;;) {
@@ -55,8 +56,9 @@ static void put_option(const struct options_row *row, FILE *out) {
 
 void options_print_help(FILE *out) {
     fputs("Usage: expertd --model MODEL [OPTION]...\n\n", out);
-    put_words("Serves the expert layers of a Mixture-of-Experts model over gRPC: hidden states in, the MoE block's output back.", 0,
-              0, out);
+    put_words("Serves the expert layers of a Mixture-of-Experts model over gRPC: receives hidden states and returns the output of "
+              "the MoE block.",
+              0, 0, out);
     size_t group = 0;
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         if (group < OPTIONS_GROUPS && OPTIONS_GROUP_TITLES[group].first == i) {
@@ -65,23 +67,24 @@ void options_print_help(FILE *out) {
         put_option(&OPTIONS_ROWS[i], out);
     }
     fputc('\n', out);
-    put_words(
-        "Each option may also be a variable (--max-queue: EXPERTD_MAX_QUEUE) or a key of the file (max_queue: 256). A flag wins "
-        "over a variable, that over the file. Sizes are bytes, or whole numbers with KiB, MiB, GiB, TiB.",
-        0, 0, out);
-    fputc('\n', out);
-    put_words("Exit status: 0 ended as asked, 64 usage, 65 bad checkpoint, 69 an address, a device or memory is not to be had, 70 "
-              "internal error, 78 bad configuration.",
+    put_words("Each option may also be set by an environment variable (EXPERTD_MAX_QUEUE for --max-queue) or by a key in the file "
+              "(max_queue: 256). A flag takes precedence over a variable, a variable over the file. Sizes are bytes, or integers "
+              "with KiB, "
+              "MiB, GiB or TiB.",
               0, 0, out);
     fputc('\n', out);
-    put_words(NOT_YET, 0, 0, out);
+    put_words("Exit status: 0 stopped as requested, 64 wrong usage, 65 bad checkpoint, 69 an address, a device or memory is not "
+              "available, 70 internal error, 78 bad configuration.",
+              0, 0, out);
+    fputc('\n', out);
+    put_words(NOT_SUPPORTED, 0, 0, out);
 }
 
 static bool is_number(const struct options_row *row) {
     return row->type == OPTIONS_NUMBER || row->type == OPTIONS_BYTES;
 }
 
-// Double-quoted, so that no reader of YAML takes off for false or 1:30 for a number.
+// Puts text in double quotes, because YAML 1.1 would read a bare off as false and 1:30 as a number.
 static void put_scalar(const struct options_row *row, const char *text, FILE *out) {
     if (is_number(row)) {
         fputs(text, out);

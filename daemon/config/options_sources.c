@@ -38,22 +38,23 @@ static FALLIBLE refuse_flag(const char *name, size_t length) {
 
 static FALLIBLE refuse_argument(const char *argument) {
     if (argument[0] == '-') {
-        FAIL(EXPERTD_ERR_USAGE, "unknown flag %s: flags begin with two dashes, expertd --help lists them", argument);
+        FAIL(EXPERTD_ERR_USAGE, "unknown flag %s: flags begin with two dashes; expertd --help lists all flags", argument);
     }
-    FAIL(EXPERTD_ERR_USAGE, "stray argument %s: every value follows its flag, as in --model %s", argument, argument);
+    FAIL(EXPERTD_ERR_USAGE, "unexpected argument %s: every value follows its flag, as in --model %s", argument, argument);
 }
 
-// The text after --flag=, or the argument after --flag, which is then skipped; NULL where there is none. A truth needs none.
+// Returns the text after --flag=, or the next argument, which is then consumed. NULL: there is no value. A bool without a value is
+// true.
 static const char *flag_value(const struct options_row *row, const char *equals, int argc, char *const *argv, int *at) {
     if (equals) {
         return equals + 1;
     }
-    bool is_truth = row->type == OPTIONS_TRUTH;
+    bool is_bool = row->type == OPTIONS_BOOL;
     bool next_is_value = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
-    if (is_truth && next_is_value) {
+    if (is_bool && next_is_value) {
         next_is_value = strcmp(argv[*at + 1], "true") == 0 || strcmp(argv[*at + 1], "false") == 0;
     }
-    return next_is_value ? argv[++*at] : is_truth ? "true" : NULL;
+    return next_is_value ? argv[++*at] : is_bool ? "true" : NULL;
 }
 
 static FALLIBLE set_switch(struct options_setting *setting) {
@@ -76,7 +77,7 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, struct options_s
         return set_switch(setting);
     }
     if (setting->count && row->type != OPTIONS_LISTEN) {
-        FAIL(EXPERTD_ERR_USAGE, "--%.*s is there twice", (int)length, name);
+        FAIL(EXPERTD_ERR_USAGE, "--%.*s is given twice", (int)length, name);
     }
     const char *value = flag_value(row, equals, argc, argv, at);
     if (!value) {
@@ -114,18 +115,20 @@ const char *options_variable(char *const *environment, const char *name) {
     return NULL;
 }
 
-static bool is_others(const char *name) {
-    static const char *const OTHERS[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_"};
-    for (size_t i = 0; i < sizeof OTHERS / sizeof OTHERS[0]; i++) {
-        if (strncmp(name, OTHERS[i], strlen(OTHERS[i])) == 0) {
+// Variables of expertctl and of the tests.
+static bool is_reserved(const char *name) {
+    static const char *const RESERVED[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_"};
+    for (size_t i = 0; i < sizeof RESERVED / sizeof RESERVED[0]; i++) {
+        if (strncmp(name, RESERVED[i], strlen(RESERVED[i])) == 0) {
             return true;
         }
     }
     return false;
 }
 
-// Kubernetes gives each container of a namespace such variables of each Service there, by its name: "expertd", "expertd-http", ...
-static bool is_of_a_service(const char *entry) {
+// Kubernetes sets variables in each container for each Service of its namespace, derived from the Service's name: "expertd",
+// "expertd-http" and so on.
+static bool is_kubernetes_variable(const char *entry) {
     static const char PATTERN[] =
         "^EXPERTD(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)="
         "|^EXPERTD(_[A-Z0-9_]+)?_PORT=(tcp|udp|sctp)://";
@@ -152,18 +155,18 @@ static const struct options_row *row_of_variable(const char *name, size_t length
 static FALLIBLE refuse_variable(const char *entry, size_t length, const struct options_row *row) {
     char name[OPTIONS_NAME_MAX];
     if (row) {
-        FAIL(EXPERTD_ERR_CONFIG, "the variable %.*s has no effect: give the flag %s", (int)length, entry,
+        FAIL(EXPERTD_ERR_CONFIG, "the variable %.*s has no effect: use the flag %s", (int)length, entry,
              options_flag_name(row, name));
     }
     const struct options_row *near = options_nearest(entry + PREFIX_LENGTH, length - PREFIX_LENGTH, OPTIONS_NOT_IN_FILE);
     if (near) {
         FAIL(EXPERTD_ERR_CONFIG, "unknown variable %.*s: did you mean %s?", (int)length, entry, options_variable_name(near, name));
     }
-    FAIL(EXPERTD_ERR_CONFIG, "unknown variable %.*s: unset it; expertd --help lists the options", (int)length, entry);
+    FAIL(EXPERTD_ERR_CONFIG, "unknown variable %.*s: unset it; expertd --help lists all options", (int)length, entry);
 }
 
-// A list has commas between its values; an empty piece is kept, and refused with the values.
-static FALLIBLE add_pieces(struct options_setting *setting, const struct options_row *row, const char *value) {
+// Splits a list at its commas. Empty elements are added too; options_value_parse refuses them.
+static FALLIBLE add_elements(struct options_setting *setting, const struct options_row *row, const char *value) {
     if (row->type != OPTIONS_LISTEN) {
         return options_setting_add(setting, value, strlen(value), EXPERTD_ERR_CONFIG);
     }
@@ -179,12 +182,12 @@ static FALLIBLE add_pieces(struct options_setting *setting, const struct options
 
 static FALLIBLE read_variable(const char *entry, struct options_settings *out) {
     const char *equals = strchr(entry, '=');
-    if (!equals || !equals[1] || is_others(entry)) {
+    if (!equals || !equals[1] || is_reserved(entry)) {
         return OK;
     }
     size_t length = (size_t)(equals - entry);
     const struct options_row *row = row_of_variable(entry, length);
-    if (!row && is_of_a_service(entry)) {
+    if (!row && is_kubernetes_variable(entry)) {
         return OK;
     }
     if (!row || row->reach == OPTIONS_FLAG_ONLY) {
@@ -192,9 +195,9 @@ static FALLIBLE read_variable(const char *entry, struct options_settings *out) {
     }
     struct options_setting *setting = &out->rows[options_key_of(row)];
     if (setting->count) {
-        return OK; // an environment that holds a name twice: the first counts, as for getenv
+        return OK; // the environment has the name twice: like getenv, use the first
     }
-    TRY_IN(add_pieces(setting, row, equals + 1), "%.*s", (int)length, entry);
+    TRY_IN(add_elements(setting, row, equals + 1), "%.*s", (int)length, entry);
     return OK;
 }
 

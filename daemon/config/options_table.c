@@ -5,15 +5,14 @@
 #include <string.h>
 
 #include "base/suggest.h"
-#include "daemon/config/options.h"
-#include "daemon/grpc/rpc.h"
+#include "daemon/config/options_fields.h"
 #include "expertd/kernels/team.h"
 
 #define FIELD(name) offsetof(struct options, name)
 #define KIB (1ull << 10)
 #define MIB (1ull << 20)
 
-// A message's length is an int inside gRPC; a day is long enough for any timeout.
+// gRPC stores the length of a message as an int. No timeout needs more than a day.
 enum { MESSAGE_BYTES_GREATEST = 0x7fffffff, DAY_MS = 86400000 };
 
 const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
@@ -21,77 +20,71 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .type = OPTIONS_TEXT,
                       .offset = FIELD(model),
                       .value = "MODEL",
-                      .help =
-                          "What to serve: the folder of a checkpoint, ORG/NAME in the local Hugging Face cache (never fetched), or "
-                          "synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
+                      .help = "The model to serve: a checkpoint folder, ORG/NAME in the local Hugging Face cache (never "
+                              "downloaded), or synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
     [OPTION_LAYERS] = {.name = "layers",
                        .type = OPTIONS_LAYERS,
                        .offset = FIELD(have_layers),
                        .fallback = "all",
                        .value = "A-B",
-                       .help = "Serve only the MoE layers numbered A to B, both of the model's, or all."},
+                       .help = "Serve only the MoE layers A to B (inclusive, the checkpoint's layer numbers), or all."},
     [OPTION_COMPUTE_DTYPE] = {.name = "compute_dtype",
                               .type = OPTIONS_DTYPE,
                               .offset = FIELD(compute_dtype),
                               .fallback = "auto",
                               .value = "TYPE",
-                              .help = "auto, bf16 or f32. auto is f32 where every expert weight is F32, else bf16."},
+                              .help = "auto, bf16 or f32. auto is f32 if every expert weight is F32, otherwise bf16."},
     [OPTION_WIDEN] = {.name = "widen",
-                      .type = OPTIONS_TRUTH,
+                      .type = OPTIONS_BOOL,
                       .offset = FIELD(widen),
                       .fallback = "false",
                       .value = "[BOOL]",
-                      .help = "Widen quantised weights to the compute dtype while loading: two or more times the memory, and a "
-                              "numerics_id of its own. Without it they stay as the checkpoint has them."},
+                      .help = "Dequantise quantised weights to the compute dtype while loading. They take two or more times the "
+                              "memory, and the model has another numerics_id. Otherwise the weights stay quantised in memory."},
     [OPTION_HF_CACHE] = {.name = "hf_cache",
                          .type = OPTIONS_TEXT,
                          .offset = FIELD(hf_cache),
                          .value = "DIR",
-                         .help = "Where ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub, "
+                         .help = "Folder in which ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub, "
                                  "$XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub]."},
     [OPTION_LISTEN] = {.name = "listen",
                        .type = OPTIONS_LISTEN,
                        .offset = FIELD(listen),
                        .value = "ADDRESS",
-                       .help = "Where gRPC is served: unix:PATH or HOST:PORT (port 0: any free one). Repeatable; in a variable, "
-                               "comma-separated [default: unix:$RUNTIME_DIRECTORY/expertd.sock, or in $XDG_RUNTIME_DIR where "
-                               "that is set instead, and 127.0.0.1:7411]."},
+                       .help = "gRPC address: unix:PATH or HOST:PORT (port 0: any free port). Repeatable; comma-separated in a "
+                               "variable [default: unix:$RUNTIME_DIRECTORY/expertd.sock ($XDG_RUNTIME_DIR if that is not set) and "
+                               "127.0.0.1:7411]."},
     [OPTION_HTTP] = {.name = "http",
                      .type = OPTIONS_ADDRESS,
                      .offset = FIELD(http),
                      .fallback = "127.0.0.1:7412",
                      .value = "HOST:PORT",
-                     .help = "Where /metrics, /health/live, /health/ready, /api/status and the status page are served, or off."},
+                     .help = "Address of /metrics, /health/live, /health/ready, /api/status and the status page, or off."},
     [OPTION_ADMIN] = {.name = "admin",
                       .type = OPTIONS_SOCKET,
                       .offset = FIELD(admin),
                       .value = "ADDRESS",
-                      .help = "Where expertctl placement and drain are served, for this user and root alone: unix:PATH, or off "
-                              "[default: beside the first Unix socket, as expertd-admin.sock beside expertd.sock]."},
+                      .help =
+                          "Socket for expertctl placement and expertctl drain: unix:PATH, or off. Only the daemon's own user and "
+                          "root may connect [default: next to the first Unix socket, expertd-admin.sock next to expertd.sock]."},
     [OPTION_ALLOW_UIDS] = {.name = "allow_uids",
                            .type = OPTIONS_UIDS,
                            .offset = FIELD(allow_uids),
                            .fallback = "self",
                            .value = "UIDS",
-                           .help = "Who may connect to a Unix socket: self (this user and root), any, or numeric user ids, "
-                                   "comma-separated."},
+                           .help = "Users that may connect to the Unix sockets: self (the daemon's own user and root), any, or a "
+                                   "comma-separated list of numeric user ids."},
     [OPTION_DEVICE] =
         {.name = "device",
          .type = OPTIONS_DEVICE,
          .offset = FIELD(device),
          .fallback = "auto",
          .value = "DEVICE",
-         .help =
-             "auto (one GPU, where the module for CUDA and a driver find one of a kind that has shown its kernels right, "
-             "which is compute capability 9 so far (an H100 and an H200 were tried), and that takes the model, unless --kernels "
-             "names others; "
-             "else the CPU, and the log says "
-             "why), cpu, cuda "
-             "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
-             "behind "
-             "it (cuda/mma_64) one kind of kernel makes all products of its dtype. Other GPUs than Hopper's are taken where they "
-             "are "
-             "asked for, and several at once: neither has been tried but in simulation."},
+         .help = "auto, cpu, cuda (every GPU), cuda:0,1 (these GPUs) or sim:N (N GPUs simulated on this CPU, slowly, for tests). "
+                 "auto uses one GPU if the CUDA module and a driver are installed, the GPU has compute capability 9 (tested: an "
+                 "H100 and an H200), it supports the model, and --kernels is auto; otherwise it uses the CPU and logs the reason. "
+                 "Other GPUs, and several at once, are used only on request; they have been tested in simulation only. A suffix "
+                 "/VARIANT (cuda/mma_64) selects one kind of kernel for all products of its dtype."},
     [OPTION_KERNELS] =
         {.name = "kernels",
          .type = OPTIONS_CHOICE,
@@ -99,27 +92,26 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .fallback = "auto",
          .choices = "auto|scalar|scalar_amx|scalar_sm90|avx2|avx512|avx512vnni|avx512bf16|amxint8|amx|neon|neondot|neonbf16",
          .value = "SET",
-         .help = "The instruction set to compute with. auto takes the best that this CPU runs; all give the same bits but "
-                 "amx (AMX-BF16, several times as fast in prefill), scalar_amx (the same bits as amx, anywhere and slowly) and "
-                 "scalar_sm90 (the bits of a Hopper GPU, slowly), whose numerics_id is their own, and which auto never takes. "
-                 "Others: scalar, avx2, avx512, avx512vnni, avx512bf16, amxint8; on aarch64 (tried under an emulator alone, speed "
-                 "unknown) neon, neondot, neonbf16."},
+         .help = "Instruction set of the CPU kernels. auto selects the best one that this CPU supports among scalar, avx2, avx512, "
+                 "avx512vnni, avx512bf16 and amxint8, or on aarch64 (tested under an emulator only, speed unknown) neon, neondot "
+                 "and neonbf16. All of these give the same bits. Never selected by auto, because their bits and their numerics_id "
+                 "differ: amx (AMX-BF16, several times as fast in prefill), scalar_amx (the bits of amx on any CPU, slowly) and "
+                 "scalar_sm90 (the bits of a Hopper GPU, slowly)."},
     [OPTION_TUNING] = {.name = "tuning",
                        .type = OPTIONS_CHOICE,
                        .offset = FIELD(tuning),
                        .fallback = "heuristic",
                        .choices = "heuristic|cached|tune",
                        .value = "POLICY",
-                       .help =
-                           "heuristic, cached or tune: how products are cut into work. cached takes what tuning_cache has; tune "
-                           "tries what is missing there at the start, a second for each kind of matrix. Answers do not depend "
-                           "on it."},
-    [OPTION_TUNING_CACHE] = {.name = "tuning_cache",
-                             .type = OPTIONS_TEXT,
-                             .offset = FIELD(tuning_cache),
-                             .value = "FILE",
-                             .help = "File of what tuning found, for cached and tune. One that is damaged or from another CPU is "
-                                     "logged and not used."},
+                       .help = "heuristic, cached or tune: how matrix products are divided into work items. cached uses the "
+                               "schedules in tuning_cache. tune also measures the missing ones at start, about one second per kind "
+                               "of matrix. Results do not depend on it."},
+    [OPTION_TUNING_CACHE] =
+        {.name = "tuning_cache",
+         .type = OPTIONS_TEXT,
+         .offset = FIELD(tuning_cache),
+         .value = "FILE",
+         .help = "File of tuned schedules, for cached and tune. A damaged file, or one from another CPU, is logged and ignored."},
     [OPTION_SHARDS] = {.name = "shards",
                        .type = OPTIONS_NUMBER,
                        .offset = FIELD(shards),
@@ -127,23 +119,23 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .least = 1,
                        .greatest = 1024,
                        .value = "N",
-                       .help = "Shards in this process that the experts are spread over. Answers do not depend on it."},
+                       .help =
+                           "Number of shards in this process over which the experts are distributed. Results do not depend on it."},
     [OPTION_PLACEMENT] = {.name = "placement",
                           .type = OPTIONS_CHOICE,
                           .offset = FIELD(placement),
                           .fallback = "contiguous",
                           .choices = "contiguous|balanced",
                           .value = "POLICY",
-                          .help = "contiguous or balanced: how experts are spread over the shards at the start. balanced evens out "
-                                  "the load that placement_counts gives."},
-    [OPTION_PLACEMENT_COUNTS] = {.name = "placement_counts",
-                                 .type = OPTIONS_TEXT,
-                                 .offset = FIELD(placement_counts),
-                                 .value = "FILE",
-                                 .help =
-                                     "JSON file of rows per expert, for placement balanced: {\"layers\": {\"3\": [120, 7, ...]}} "
-                                     "with a count for each expert of every layer that is served, or what expertctl placement show "
-                                     "--json printed."},
+                          .help = "contiguous or balanced: how experts are distributed over the shards at start. balanced "
+                                  "equalises the load given by placement_counts."},
+    [OPTION_PLACEMENT_COUNTS] =
+        {.name = "placement_counts",
+         .type = OPTIONS_TEXT,
+         .offset = FIELD(placement_counts),
+         .value = "FILE",
+         .help = "JSON file of rows per expert, for placement balanced: {\"layers\": {\"3\": [120, 7, ...]}} with one count for "
+                 "each expert of every served layer, or the output of expertctl placement show --json."},
     [OPTION_REPLICAS] = {.name = "replicas",
                          .type = OPTIONS_NUMBER,
                          .offset = FIELD(replicas),
@@ -151,17 +143,16 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                          .least = 0,
                          .greatest = 1 << 16,
                          .value = "N",
-                         .help = "Second and further copies of each layer's busiest experts, for placement balanced."},
-    [OPTION_MOVE_BYTES_MAX] =
-        {.name = "move_bytes_max",
-         .type = OPTIONS_BYTES,
-         .offset = FIELD(move_bytes_max),
-         .fallback = "1GiB",
-         .least = 1,
-         .greatest = INT64_MAX,
-         .value = "BYTES",
-         .help = "Memory that moving experts between shards may take beside the weights; on devices it is reserved at the "
-                 "start, of each."},
+                         .help = "Additional copies of the busiest experts in each layer, for placement balanced."},
+    [OPTION_MOVE_BYTES_MAX] = {.name = "move_bytes_max",
+                               .type = OPTIONS_BYTES,
+                               .offset = FIELD(move_bytes_max),
+                               .fallback = "1GiB",
+                               .least = 1,
+                               .greatest = INT64_MAX,
+                               .value = "BYTES",
+                               .help = "Memory, in addition to the weights, that moving experts between shards may use. On devices "
+                                       "it is reserved at start, on each device."},
     [OPTION_EXCHANGE_TIMEOUT_MS] = {.name = "exchange_timeout_ms",
                                     .type = OPTIONS_NUMBER,
                                     .offset = FIELD(exchange_timeout_ms),
@@ -169,15 +160,16 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                     .least = 10,
                                     .greatest = DAY_MS,
                                     .value = "MS",
-                                    .help = "Time that devices have for a batch. What takes longer does not answer: the batch gets "
-                                            "SHARD_LOST. Several devices get a new communicator; one alone is lost."},
+                                    .help =
+                                        "Time limit for one batch on devices, in milliseconds. A batch that exceeds it fails with "
+                                        "SHARD_LOST. Then several devices get a new communicator; a single device is lost."},
     [OPTION_THREADS] = {.name = "threads",
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(threads),
                         .least = 1,
                         .greatest = EXPERTD_TEAM_THREADS_MAX,
                         .value = "N",
-                        .help = "Compute threads, over all shards together [default: the CPUs this process may use]."},
+                        .help = "Compute threads, over all shards together [default: the CPUs that this process may use]."},
     [OPTION_SPIN_US] = {.name = "spin_us",
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(spin_us),
@@ -185,7 +177,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                         .least = 0,
                         .greatest = 1000000,
                         .value = "US",
-                        .help = "Microseconds that idle compute threads spin before they sleep."},
+                        .help = "Microseconds that an idle compute thread spins before it sleeps."},
     [OPTION_MEMORY_MAX] = {.name = "memory_max",
                            .type = OPTIONS_BYTES,
                            .offset = FIELD(memory_max),
@@ -193,7 +185,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                            .least = 0,
                            .greatest = INT64_MAX,
                            .value = "BYTES",
-                           .help = "Memory that the weights may take; 0 is what is available."},
+                           .help = "Memory limit for the weights; 0 means the available memory."},
     [OPTION_MAX_MESSAGE_BYTES] = {.name = "max_message_bytes",
                                   .type = OPTIONS_BYTES,
                                   .offset = FIELD(max_message_bytes),
@@ -201,7 +193,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                   .least = 4 * KIB,
                                   .greatest = MESSAGE_BYTES_GREATEST,
                                   .value = "BYTES",
-                                  .help = "Largest message taken; larger ones are refused, the connection stays."},
+                                  .help = "Largest message accepted. A larger one is refused; the connection stays open."},
     [OPTION_MAX_BATCH_TOKENS] = {.name = "max_batch_tokens",
                                  .type = OPTIONS_NUMBER,
                                  .offset = FIELD(max_batch_tokens),
@@ -209,7 +201,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .least = 1,
                                  .greatest = 1 << 20,
                                  .value = "N",
-                                 .help = "Most tokens in a batch."},
+                                 .help = "Maximum number of tokens in a batch."},
     [OPTION_MAX_PIECE_TOKENS] =
         {.name = "max_piece_tokens",
          .type = OPTIONS_NUMBER,
@@ -218,8 +210,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .least = 1,
          .greatest = 1 << 20,
          .value = "N",
-         .help = "Larger requests are computed in pieces of so many tokens, with small ones in between; at most "
-                 "max_batch_tokens, which lowers it where it is not given."},
+         .help = "A request with more tokens is computed in pieces of this size, and small requests are "
+                 "computed between the pieces. At most max_batch_tokens; a lower max_batch_tokens lowers the default."},
     [OPTION_MAX_REQUEST_TOKENS] = {.name = "max_request_tokens",
                                    .type = OPTIONS_NUMBER,
                                    .offset = FIELD(max_request_tokens),
@@ -227,7 +219,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                    .least = 1,
                                    .greatest = 1 << 24,
                                    .value = "N",
-                                   .help = "Most tokens in a request."},
+                                   .help = "Maximum number of tokens in a request."},
     [OPTION_MAX_QUEUE_DELAY_US] = {.name = "max_queue_delay_us",
                                    .type = OPTIONS_NUMBER,
                                    .offset = FIELD(max_queue_delay_us),
@@ -235,7 +227,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                    .least = 0,
                                    .greatest = 1000000,
                                    .value = "US",
-                                   .help = "Microseconds that a batch which is not full may wait for company."},
+                                   .help = "Microseconds that a batch which is not full may wait for more requests."},
     [OPTION_MAX_TOP_K] = {.name = "max_top_k",
                           .type = OPTIONS_NUMBER,
                           .offset = FIELD(max_top_k),
@@ -243,7 +235,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                           .least = 1,
                           .greatest = 1024,
                           .value = "N",
-                          .help = "Most experts per token that a caller's routes may name."},
+                          .help = "Maximum number of experts per token in a caller's routes."},
     [OPTION_MAX_CALLS] = {.name = "max_calls",
                           .type = OPTIONS_NUMBER,
                           .offset = FIELD(max_calls),
@@ -251,7 +243,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                           .least = 1,
                           .greatest = 1 << 20,
                           .value = "N",
-                          .help = "Most calls open at once."},
+                          .help = "Maximum number of open calls."},
     [OPTION_MAX_STREAMS] = {.name = "max_streams",
                             .type = OPTIONS_NUMBER,
                             .offset = FIELD(max_streams),
@@ -259,7 +251,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                             .least = 1,
                             .greatest = 1 << 16,
                             .value = "N",
-                            .help = "Most streams open at once; each may hold one message that is being read."},
+                            .help = "Maximum number of open streams. Each may be receiving one message."},
     [OPTION_MAX_INFLIGHT] = {.name = "max_inflight",
                              .type = OPTIONS_NUMBER,
                              .offset = FIELD(max_inflight),
@@ -267,7 +259,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                              .least = 1,
                              .greatest = 1 << 16,
                              .value = "N",
-                             .help = "Most unanswered requests of one stream."},
+                             .help = "Maximum number of unanswered requests per stream."},
     [OPTION_MAX_QUEUE] = {.name = "max_queue",
                           .type = OPTIONS_NUMBER,
                           .offset = FIELD(max_queue),
@@ -275,7 +267,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                           .least = 1,
                           .greatest = 1 << 20,
                           .value = "N",
-                          .help = "Most requests admitted and not yet answered; more are told when to come back."},
+                          .help = "Maximum number of requests admitted and not yet answered. Further requests are refused with a "
+                                  "delay after which to retry."},
     [OPTION_MAX_QUEUE_BYTES] =
         {.name = "max_queue_bytes",
          .type = OPTIONS_BYTES,
@@ -284,8 +277,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .least = 4 * KIB,
          .greatest = 1ull << 50,
          .value = "BYTES",
-         .help = "Their bytes in all; at least max_message_bytes. With devices as much memory is pinned for messages, so "
-                 "that hidden rows leave for a device from where they lie."},
+         .help =
+             "Maximum total size of the requests in the queue; at least max_message_bytes. With devices, the same amount of memory "
+             "is pinned for messages, so that hidden rows are copied to the device directly from their message."},
     [OPTION_MAX_CONNECTION_SHARE] = {.name = "max_connection_share",
                                      .type = OPTIONS_NUMBER,
                                      .offset = FIELD(max_connection_share),
@@ -294,7 +288,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                      .greatest = 100,
                                      .value = "PERCENT",
                                      .help = "Percentage of max_calls, max_streams, read_slots and max_regions that one connection "
-                                             "may hold, and of the queue while others wait; one of each at least."},
+                                             "may hold, and of the queue while other connections wait; at least one of each."},
     [OPTION_MAX_CONNECTIONS] = {.name = "max_connections",
                                 .type = OPTIONS_NUMBER,
                                 .offset = FIELD(max_connections),
@@ -302,25 +296,28 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                 .least = 1,
                                 .greatest = 1 << 20,
                                 .value = "N",
-                                .help = "Most connections of each address served, less where the process may open fewer files. "
-                                        "Whoever comes over it is closed at once, unless a connection that has said nothing yet "
-                                        "can go instead; silent ones go after 10 s anyway."},
-    [OPTION_READ_SLOTS] = {.name = "read_slots",
-                           .type = OPTIONS_NUMBER,
-                           .offset = FIELD(read_slots),
-                           .fallback = "8",
-                           .least = 1,
-                           .greatest = 1024,
-                           .value = "N",
-                           .help = "Messages being read at once, each counted as max_message_bytes until it is in."},
-    [OPTION_MAX_REGION_BYTES] = {.name = "max_region_bytes",
-                                 .type = OPTIONS_BYTES,
-                                 .offset = FIELD(max_region_bytes),
-                                 .fallback = "256MiB",
-                                 .least = 0,
-                                 .greatest = 1ull << 50,
-                                 .value = "BYTES",
-                                 .help = "The largest region of memory shared with a client of this host; 0 shares none."},
+                                .help = "Maximum number of connections per address; lower if the process may open fewer files. At "
+                                        "the limit, a new connection replaces the oldest one that has sent nothing, or is closed "
+                                        "if there is none. A connection that sends nothing is closed after 10 s in any case."},
+    [OPTION_READ_SLOTS] =
+        {.name = "read_slots",
+         .type = OPTIONS_NUMBER,
+         .offset = FIELD(read_slots),
+         .fallback = "8",
+         .least = 1,
+         .greatest = 1024,
+         .value = "N",
+         .help =
+             "Number of messages that may be received at the same time. Each counts as max_message_bytes until it is complete."},
+    [OPTION_MAX_REGION_BYTES] =
+        {.name = "max_region_bytes",
+         .type = OPTIONS_BYTES,
+         .offset = FIELD(max_region_bytes),
+         .fallback = "256MiB",
+         .least = 0,
+         .greatest = 1ull << 50,
+         .value = "BYTES",
+         .help = "Maximum size of a memory region shared with a client on this host; 0 disables shared memory."},
     [OPTION_MAX_REGIONS] = {.name = "max_regions",
                             .type = OPTIONS_NUMBER,
                             .offset = FIELD(max_regions),
@@ -328,15 +325,15 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                             .least = 1,
                             .greatest = 4096,
                             .value = "N",
-                            .help = "Most such regions at once."},
+                            .help = "Maximum number of shared memory regions."},
     [OPTION_RPC_THREADS] = {.name = "rpc_threads",
                             .type = OPTIONS_NUMBER,
                             .offset = FIELD(rpc_threads),
                             .fallback = "1",
                             .least = 1,
-                            .greatest = RPC_THREADS_MAX,
+                            .greatest = OPTIONS_RPC_THREADS_MAX,
                             .value = "N",
-                            .help = "Threads that serve gRPC."},
+                            .help = "Number of threads that serve gRPC."},
     [OPTION_DRAIN_TIMEOUT_MS] = {.name = "drain_timeout_ms",
                                  .type = OPTIONS_NUMBER,
                                  .offset = FIELD(drain_timeout_ms),
@@ -344,7 +341,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .least = 0,
                                  .greatest = DAY_MS,
                                  .value = "MS",
-                                 .help = "Milliseconds from SIGTERM until what still runs is cancelled."},
+                                 .help = "Milliseconds from SIGTERM until running requests are cancelled."},
     [OPTION_SEND_TIMEOUT_MS] = {.name = "send_timeout_ms",
                                 .type = OPTIONS_NUMBER,
                                 .offset = FIELD(send_timeout_ms),
@@ -352,7 +349,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                 .least = 1,
                                 .greatest = DAY_MS,
                                 .value = "MS",
-                                .help = "Milliseconds after which a client that does not read its answers loses its stream."},
+                                .help =
+                                    "A client that does not read its answers for this number of milliseconds loses its stream."},
     [OPTION_LOG_LEVEL] = {.name = "log_level",
                           .type = OPTIONS_CHOICE,
                           .offset = FIELD(log_level),
@@ -365,24 +363,27 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .offset = FIELD(config),
                        .reach = OPTIONS_NOT_IN_FILE,
                        .value = "FILE",
-                       .help = "YAML file of the options above: key: value, with underscores or dashes."},
+                       .help = "YAML file with the options above, as key: value. Keys may have underscores or dashes."},
     [OPTION_CHECK_CONFIG] = {.name = "check_config",
                              .type = OPTIONS_SWITCH,
                              .offset = FIELD(check_config),
                              .reach = OPTIONS_FLAG_ONLY,
-                             .help = "Check the configuration, but for a model's files, and exit."},
+                             .help = "Check the configuration without opening the model's files, and exit."},
     [OPTION_PRINT_CONFIG] = {.name = "print_config",
                              .type = OPTIONS_SWITCH,
                              .offset = FIELD(print_config),
                              .reach = OPTIONS_FLAG_ONLY,
-                             .help = "Print every value and where it came from, as a file for --config, and exit."},
+                             .help = "Print every value and its origin, in a form that --config reads, and exit."},
     [OPTION_VERSION] = {.name = "version",
                         .type = OPTIONS_SWITCH,
                         .offset = FIELD(version),
                         .reach = OPTIONS_FLAG_ONLY,
                         .help = "Print the version and exit."},
-    [OPTION_HELP] =
-        {.name = "help", .type = OPTIONS_SWITCH, .offset = FIELD(help), .reach = OPTIONS_FLAG_ONLY, .help = "Print this and exit."},
+    [OPTION_HELP] = {.name = "help",
+                     .type = OPTIONS_SWITCH,
+                     .offset = FIELD(help),
+                     .reach = OPTIONS_FLAG_ONLY,
+                     .help = "Print this help and exit."},
 };
 
 const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS] = {
@@ -410,16 +411,12 @@ const char *options_variable_name(const struct options_row *row, char out[OPTION
     return out;
 }
 
-static char plain(char c) {
-    return c == '-' ? '_' : c;
-}
-
 static bool same_name(const char *row_name, const char *name, size_t length) {
     if (strlen(row_name) != length) {
         return false;
     }
     for (size_t i = 0; i < length; i++) {
-        if (row_name[i] != plain(name[i])) {
+        if (row_name[i] != (name[i] == '-' ? '_' : name[i])) {
             return false;
         }
     }
@@ -443,6 +440,6 @@ const struct options_row *options_nearest(const char *name, size_t length, enum 
             names[count++] = OPTIONS_ROWS[i].name;
         }
     }
-    const char *near = suggest_word(name, length, names, count);
-    return near ? options_find(near, strlen(near)) : NULL;
+    const char *nearest = suggest_word(name, length, names, count);
+    return nearest ? options_find(nearest, strlen(nearest)) : NULL;
 }

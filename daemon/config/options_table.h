@@ -1,4 +1,4 @@
-// The option table: one row per option, which flags, variables, the file, the help and the print-out all follow. Data only.
+// The option table. Flags, variables, the keys of the file, the help and --print-config are all derived from its rows.
 #ifndef EXPERTD_DAEMON_CONFIG_OPTIONS_TABLE_H
 #define EXPERTD_DAEMON_CONFIG_OPTIONS_TABLE_H
 
@@ -59,7 +59,7 @@ enum options_key {
 
 enum options_type {
     OPTIONS_TEXT,
-    OPTIONS_LISTEN,  // several of unix:PATH | HOST:PORT
+    OPTIONS_LISTEN,  // a list of unix:PATH | HOST:PORT
     OPTIONS_ADDRESS, // HOST:PORT | off
     OPTIONS_SOCKET,  // unix:PATH | off
     OPTIONS_CHOICE,  // one of row.choices
@@ -68,29 +68,31 @@ enum options_type {
     OPTIONS_LAYERS,
     OPTIONS_UIDS,
     OPTIONS_NUMBER, // uint32_t
-    OPTIONS_BYTES,  // uint64_t, written 4096, 64KiB, 64MiB, 1GiB, 1TiB
-    OPTIONS_TRUTH,  // bool, true | false; the flag alone is true
-    OPTIONS_SWITCH, // a flag without a value
+    OPTIONS_BYTES,  // uint64_t, written as 4096, 64KiB, 64MiB, 1GiB, 1TiB
+    OPTIONS_BOOL,   // true | false; the flag without a value means true
+    OPTIONS_SWITCH, // a flag that takes no value
 };
 
-// Where a row may be set, beside its flag.
+// The sources that may set an option. A flag may set every option.
 enum options_reach { OPTIONS_EVERYWHERE, OPTIONS_NOT_IN_FILE, OPTIONS_FLAG_ONLY };
 
 struct options_row {
-    const char *name; // of the YAML key; --max-queue and EXPERTD_MAX_QUEUE follow from it
+    const char *name; // the YAML key, "max_queue"; the flag --max-queue and the variable EXPERTD_MAX_QUEUE are derived from it
     enum options_type type;
-    size_t offset;            // of the field in struct options
-    const char *fallback;     // text of the default; NULL: none, or computed (options_defaults.h)
-    uint64_t least, greatest; // of NUMBER and BYTES
-    const char *choices;      // "a|b|c"
+    size_t offset; // of the field in struct options
+    // The default as text, which the help appends. NULL: there is none, or it is computed (options_defaults.h); then `help` itself
+    // must say "[default: ...]".
+    const char *fallback;
+    uint64_t least, greatest; // of OPTIONS_NUMBER and OPTIONS_BYTES
+    const char *choices;      // "a|b|c", of OPTIONS_CHOICE
     enum options_reach reach;
-    const char *value; // how the help writes it: "MODEL"
+    const char *value; // placeholder in the help: "MODEL"
     const char *help;
 };
 
 extern const struct options_row OPTIONS_ROWS[OPTION_COUNT];
 
-// The headings of the help, each before the row it names.
+// Headings of the help. Each stands before the row `first`.
 struct options_group {
     enum options_key first;
     const char *title;
@@ -98,16 +100,17 @@ struct options_group {
 enum { OPTIONS_GROUPS = 6 };
 extern const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS];
 
-enum { OPTIONS_NAME_MAX = 64 }; // bytes of a name with its terminator, as flag or variable too
+enum { OPTIONS_NAME_MAX = 64 }; // bytes of a key, flag or variable name, including the terminator
 
-// "--max-queue", "EXPERTD_MAX_QUEUE"; return `out`.
+// Write "--max-queue" or "EXPERTD_MAX_QUEUE" to `out` and return `out`.
 const char *options_flag_name(const struct options_row *row, char out[OPTIONS_NAME_MAX]);
 const char *options_variable_name(const struct options_row *row, char out[OPTIONS_NAME_MAX]);
 
-// The row called `name` (dashes and underscores are one, case counts), or NULL.
+// Returns the row with this name, or NULL. A dash equals an underscore; upper and lower case differ.
 const struct options_row *options_find(const char *name, size_t length);
 
-// The row a mistyped name was meant to be, among those whose reach is at most `reach`; NULL where none is near.
+// Returns the row whose name is most similar to the unknown `name`, among the rows whose reach is at most `reach`. NULL: no name is
+// similar enough.
 const struct options_row *options_nearest(const char *name, size_t length, enum options_reach reach);
 
 static inline enum options_key options_key_of(const struct options_row *row) {

@@ -1,6 +1,7 @@
 #include "daemon/config/options_value.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ static FALLIBLE parse_listen(char *const *texts, size_t count, enum expertd_err_
         for (size_t j = 0; j < i; j++) {
             bool free_port = !options_unix_path(texts[i]) && options_address_port(texts[i]) == 0;
             if (strcmp(texts[i], texts[j]) == 0 && !free_port) {
-                FAIL(code, "\"%s\" is there twice", texts[i]);
+                FAIL(code, "\"%s\" is given twice", texts[i]);
             }
         }
     }
@@ -47,10 +48,10 @@ static FALLIBLE parse_listen(char *const *texts, size_t count, enum expertd_err_
     return OK;
 }
 
-enum { CHOICES_TEXT_MAX = 160 }; // the longest row's are those of --kernels
+enum { CHOICES_TEXT_MAX = 160 }; // enough for --kernels, which has the longest list
 
-// "a|b|c" as "a, b or c" into out.
-static const char *spoken(const char *choices, char out[CHOICES_TEXT_MAX]) {
+// Writes "a|b|c" as "a, b or c" to `out`.
+static const char *choices_text(const char *choices, char out[CHOICES_TEXT_MAX]) {
     size_t used = 0;
     const char *last = strrchr(choices, '|');
     for (const char *p = choices; *p && used + 5 < CHOICES_TEXT_MAX; p++) {
@@ -72,7 +73,7 @@ static FALLIBLE check_choice(const char *choices, const char *text, enum expertd
         p += choice;
     }
     char all[CHOICES_TEXT_MAX];
-    FAIL(code, "\"%s\" is not %s", text, spoken(choices, all));
+    FAIL(code, "\"%s\" is not %s", text, choices_text(choices, all));
 }
 
 static FALLIBLE check_device(const char *text, enum expertd_err_code code) {
@@ -80,11 +81,12 @@ static FALLIBLE check_device(const char *text, enum expertd_err_code code) {
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0 || !err_is(expertd_devices_parse(text, &request))) {
         return OK;
     }
-    FAIL(code, "\"%s\" is no device: write auto, cpu, cuda (every GPU), cuda:0,1 (those), or sim or sim:N (simulated ones)", text);
+    FAIL(code, "\"%s\" is not a device: write auto, cpu, cuda (every GPU), cuda:0,1 (these GPUs), sim or sim:N (simulated GPUs)",
+         text);
 }
 
-// Decimal digits only: strtoull would take a sign, spaces and octal. Returns what follows them, NULL where there are none or too
-// many.
+// Parses decimal digits; strtoull would also accept a sign, spaces and octal. Returns the rest of the text, or NULL if there is no
+// digit or the number exceeds 64 bits.
 static const char *parse_digits(const char *text, uint64_t *out) {
     uint64_t sum = 0;
     const char *p = text;
@@ -101,7 +103,7 @@ static FALLIBLE parse_number(const struct options_row *row, const char *text, en
     uint64_t number;
     const char *end = parse_digits(text, &number);
     if (!end || *end || number < row->least || number > row->greatest) {
-        FAIL(code, "\"%s\" is not a whole number from %" PRIu64 " to %" PRIu64, text, row->least, row->greatest);
+        FAIL(code, "\"%s\" is not an integer from %" PRIu64 " to %" PRIu64, text, row->least, row->greatest);
     }
     *out = (uint32_t)number;
     return OK;
@@ -114,7 +116,7 @@ struct unit {
 static const struct unit UNITS[] = {{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
 enum { UNIT_COUNT = sizeof UNITS / sizeof UNITS[0] };
 
-// The largest unit that divides it, so that nothing is rounded.
+// Uses the largest unit that divides `bytes`, so nothing is rounded.
 static const char *bytes_text(uint64_t bytes, char out[OPTIONS_NAME_MAX]) {
     size_t u = 0;
     while (bytes == 0 || bytes & ((1ull << UNITS[u].shift) - 1)) {
@@ -140,7 +142,7 @@ static FALLIBLE parse_bytes(const struct options_row *row, const char *text, enu
     const char *end = parse_digits(text, &bytes);
     if (!end || !scale_bytes(end, &bytes) || bytes < row->least || bytes > row->greatest) {
         char least[OPTIONS_NAME_MAX], greatest[OPTIONS_NAME_MAX];
-        FAIL(code, "\"%s\" is not a size from %s to %s: write bytes, or a whole number with KiB, MiB, GiB or TiB", text,
+        FAIL(code, "\"%s\" is not a size from %s to %s: write bytes, or an integer with KiB, MiB, GiB or TiB", text,
              bytes_text(row->least, least), bytes_text(row->greatest, greatest));
     }
     *out = bytes;
@@ -163,7 +165,7 @@ static FALLIBLE parse_layers(const char *text, enum expertd_err_code code, struc
         FAIL(code, "\"%s\" is not a range of layers: write A-B, as in 0-23, one number, or all", text);
     }
     if (first > last) {
-        FAIL(code, "\"%s\" ends before it begins: write %" PRIu64 "-%" PRIu64, text, last, first);
+        FAIL(code, "\"%s\" ends before it starts: write %" PRIu64 "-%" PRIu64, text, last, first);
     }
     out->have_layers = true;
     out->first_layer = (uint32_t)first;
@@ -177,7 +179,7 @@ static FALLIBLE parse_dtype(const char *text, enum expertd_err_code code, enum e
     return OK;
 }
 
-static FALLIBLE parse_truth(const char *text, enum expertd_err_code code, bool *out) {
+static FALLIBLE parse_bool(const char *text, enum expertd_err_code code, bool *out) {
     TRY(check_choice("true|false", text, code));
     *out = text[0] == 't';
     return OK;
@@ -191,9 +193,9 @@ static FALLIBLE check_uids(const char *text, enum expertd_err_code code) {
     for (;;) {
         uint64_t uid;
         p = parse_digits(p, &uid);
-        // -1 as a uid_t is "no user" to the kernel
+        // (uid_t)-1 means "no user" to the kernel
         if (!p || uid >= UINT32_MAX || (*p && *p != ',')) {
-            FAIL(code, "\"%s\" is not any, self or numeric user ids with commas between them, as in 0,1000", text);
+            FAIL(code, "\"%s\" is not any, self or a comma-separated list of numeric user ids, as in 0,1000", text);
         }
         if (!*p) {
             return OK;
@@ -211,12 +213,12 @@ static FALLIBLE check_socket(const char *text, enum expertd_err_code code) {
         return OK;
     }
     if (!options_unix_path(text)) {
-        FAIL(code, "\"%s\" is no Unix socket: write unix:PATH, or off", text);
+        FAIL(code, "\"%s\" is not a Unix socket address: write unix:PATH, or off", text);
     }
     return options_address_check(text, true, code);
 }
 
-static FALLIBLE check_text(const struct options_row *row, const char *text, enum expertd_err_code code) {
+static FALLIBLE check_syntax(const struct options_row *row, const char *text, enum expertd_err_code code) {
     switch (row->type) {
     case OPTIONS_ADDRESS:
         return check_http(text, code);
@@ -233,18 +235,18 @@ static FALLIBLE check_text(const struct options_row *row, const char *text, enum
     }
 }
 
-// What YAML cannot hold as it stands, a log line would have to escape and no path of a working system has is refused.
-static FALLIBLE check_characters(const char *text, enum expertd_err_code code) {
+// Refuses empty and long values, control characters and invalid UTF-8: YAML and log lines would have to escape the last two.
+static FALLIBLE check_text(const char *text, enum expertd_err_code code) {
     size_t length = strlen(text);
     if (length == 0) {
         FAIL(code, "the value is empty");
     }
     if (length >= OPTIONS_VALUE_MAX) {
-        FAIL(code, "the value has %zu bytes, more than the %d that are taken", length, OPTIONS_VALUE_MAX - 1);
+        FAIL(code, "the value has %zu bytes, more than the limit of %d", length, OPTIONS_VALUE_MAX - 1);
     }
     size_t at;
     if (!printable_is(text, &at)) {
-        FAIL(code, "the value holds a control character or bytes that are not UTF-8, at byte %zu", at);
+        FAIL(code, "the value contains a control character or invalid UTF-8 at byte %zu", at);
     }
     return OK;
 }
@@ -253,7 +255,7 @@ FALLIBLE options_value_parse(const struct options_row *row, char *const *texts, 
                              struct options *out) {
     void *field = field_of(row, out);
     for (size_t i = 0; i < count && row->type != OPTIONS_SWITCH; i++) {
-        TRY(check_characters(texts[i], code));
+        TRY(check_text(texts[i], code));
     }
     if (row->type != OPTIONS_LISTEN && count != 1) {
         FAIL(code, "takes one value, not %zu", count);
@@ -269,13 +271,13 @@ FALLIBLE options_value_parse(const struct options_row *row, char *const *texts, 
         return parse_layers(texts[0], code, out);
     case OPTIONS_DTYPE:
         return parse_dtype(texts[0], code, field);
-    case OPTIONS_TRUTH:
-        return parse_truth(texts[0], code, field);
+    case OPTIONS_BOOL:
+        return parse_bool(texts[0], code, field);
     case OPTIONS_SWITCH:
         *(bool *)field = true;
         return OK;
     default:
-        TRY(check_text(row, texts[0], code));
+        TRY(check_syntax(row, texts[0], code));
         return set_text(field, texts[0]);
     }
 }
@@ -311,7 +313,7 @@ const char *options_value_text(const struct options_row *row, const struct optio
         return layers_text(options, buffer);
     case OPTIONS_DTYPE:
         return dtype_text(*(const enum expertd_dtype *)field);
-    case OPTIONS_TRUTH:
+    case OPTIONS_BOOL:
         return *(const bool *)field ? "true" : "false";
     case OPTIONS_SWITCH:
         return *(const bool *)field ? "true" : NULL;
@@ -337,7 +339,7 @@ void options_value_clear(const struct options_row *row, struct options *options)
     case OPTIONS_BYTES:
     case OPTIONS_LAYERS:
     case OPTIONS_DTYPE:
-    case OPTIONS_TRUTH:
+    case OPTIONS_BOOL:
     case OPTIONS_SWITCH:
         break;
     default:

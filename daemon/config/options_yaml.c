@@ -1,6 +1,6 @@
-// The configuration file: one mapping of option names to scalars, or to a list where an option takes several. It is read from
-// libyaml's events rather than through libcyaml's schemas, which would lose what is shown to the user: the line that each value
-// came from, and a key that is there twice.
+// Reads the configuration file: one mapping from option names to scalars, or to a list for an option with several values. It uses
+// libyaml's events rather than libcyaml's schemas, because error messages need the line of each value, and because a key that is
+// given twice must be refused.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static FALLIBLE next_event(yaml_parser_t *parser, yaml_event_t *out) {
     return OK;
 }
 
-// A value as a person sees it: no anchor, alias or tag, which could say something else than what is on the line.
+// Refuses anchors, aliases and tags: with them, the effective value could differ from the text on the line.
 static FALLIBLE check_plain(const yaml_event_t *event) {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     if (event->type == YAML_SCALAR_EVENT) {
@@ -49,7 +49,7 @@ static FALLIBLE refuse_key(const yaml_event_t *event, const struct options_row *
     size_t length = event->data.scalar.length;
     if (row) {
         char flag[OPTIONS_NAME_MAX];
-        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) cannot stand in a file: give the flag %s", row->name, line_of(event),
+        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) is not allowed in a file: use the flag %s", row->name, line_of(event),
              options_flag_name(row, flag));
     }
     const struct options_row *near = options_nearest(key, length, OPTIONS_EVERYWHERE);
@@ -70,7 +70,7 @@ static FALLIBLE read_key(const yaml_event_t *event, struct options_settings *out
     }
     struct options_setting *setting = &out->rows[options_key_of(*row)];
     if (setting->count) {
-        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) is there twice: first in line %zu", (*row)->name, line_of(event),
+        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) is given twice, first in line %zu", (*row)->name, line_of(event),
              setting->line);
     }
     setting->line = line_of(event);
@@ -86,21 +86,21 @@ static bool is_null(const yaml_event_t *event) {
 static FALLIBLE add_scalar(const yaml_event_t *event, const struct options_row *row, struct options_setting *setting) {
     const char *text = (const char *)event->data.scalar.value;
     if (is_null(event)) {
-        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) has no value: give one, or take the key out", row->name, setting->line);
+        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) has no value: give one, or remove the key", row->name, setting->line);
     }
     if (strlen(text) != event->data.scalar.length) {
-        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu): the value holds a NUL byte", row->name, setting->line);
+        FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu): the value contains a NUL byte", row->name, setting->line);
     }
     TRY_IN(options_setting_add(setting, text, event->data.scalar.length, EXPERTD_ERR_CONFIG), "key %s (line %zu)", row->name,
            setting->line);
     return OK;
 }
 
-// One pass over the events, each judged by how deep it stands.
+// State of the single pass over the events.
 struct reader {
     yaml_parser_t parser;
     struct options_settings *out;
-    const struct options_row *row; // whose value comes next; NULL: a key comes next
+    const struct options_row *row; // the next event is a value of this option; NULL: the next event is a key
     bool in_root, in_list, ended, done;
 };
 
@@ -120,7 +120,7 @@ static FALLIBLE on_value(struct reader *reader, const yaml_event_t *event) {
         return OK;
     case YAML_SEQUENCE_END_EVENT:
         if (!setting->count) {
-            FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) has an empty list: give a value, or take the key out", reader->row->name,
+            FAIL(EXPERTD_ERR_CONFIG, "key %s (line %zu) has an empty list: give a value, or remove the key", reader->row->name,
                  setting->line);
         }
         reader->in_list = false;
@@ -131,15 +131,16 @@ static FALLIBLE on_value(struct reader *reader, const yaml_event_t *event) {
     }
 }
 
-static FALLIBLE on_top(struct reader *reader, const yaml_event_t *event) {
+// Handles an event outside the root mapping.
+static FALLIBLE on_document(struct reader *reader, const yaml_event_t *event) {
     TRY(check_plain(event));
-    bool is_empty = event->type == YAML_SCALAR_EVENT && is_null(event); // a document of comments alone
+    bool is_empty = event->type == YAML_SCALAR_EVENT && is_null(event); // a document with comments only
     if (event->type == YAML_DOCUMENT_START_EVENT && reader->ended) {
-        FAIL(EXPERTD_ERR_CONFIG, "a second document begins in line %zu: a configuration is one", line_of(event));
+        FAIL(EXPERTD_ERR_CONFIG, "a second document begins in line %zu: a configuration file has one document", line_of(event));
     }
     if (event->type == YAML_SCALAR_EVENT || event->type == YAML_SEQUENCE_START_EVENT) {
         if (!is_empty) {
-            FAIL(EXPERTD_ERR_CONFIG, "line %zu is no key: write key: value", line_of(event));
+            FAIL(EXPERTD_ERR_CONFIG, "line %zu is not a key with a value: write key: value", line_of(event));
         }
     }
     reader->in_root = event->type == YAML_MAPPING_START_EVENT;
@@ -150,7 +151,7 @@ static FALLIBLE on_top(struct reader *reader, const yaml_event_t *event) {
 
 static FALLIBLE on_event(struct reader *reader, const yaml_event_t *event) {
     if (!reader->in_root) {
-        return on_top(reader, event);
+        return on_document(reader, event);
     }
     if (reader->row) {
         return on_value(reader, event);
@@ -169,7 +170,7 @@ FALLIBLE options_read_yaml(const char *path, const char *text, size_t length, st
     }
     yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, length);
     err_t e = OK;
-    // Ends: every event takes at least a byte of the text or closes what one opened.
+    // The loop terminates: every event consumes at least one byte or closes an earlier event.
     while (!err_is(e) && !reader.done) {
         yaml_event_t event;
         e = next_event(&reader.parser, &event);

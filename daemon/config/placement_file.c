@@ -9,27 +9,27 @@
 
 enum { FILE_BYTES_MAX = 64 << 20, KEY_MAX = 32, LAYERS_MAX = 4096, ROWS_MAX = 1 << 16 };
 
-// A key, unescaped; one that is too long is none that is known.
+// Reads and unescapes a key. A key of KEY_MAX bytes or more is refused, because no known key is so long.
 static FALLIBLE read_key(struct json_reader *reader, char key[KEY_MAX]) {
-    struct json_reader ahead = *reader;
+    struct json_reader lookahead = *reader;
     size_t length = 0;
     key[0] = '\0';
-    TRY(json_reader_string(&ahead, NULL, &length));
-    if (ahead.at - reader->at >= KEY_MAX) {
-        FAIL(EXPERTD_ERR_CONFIG, "byte %td: no such key is known", reader->at - reader->start);
+    TRY(json_reader_string(&lookahead, NULL, &length));
+    if (lookahead.at - reader->at >= KEY_MAX) {
+        FAIL(EXPERTD_ERR_CONFIG, "byte %td: unknown key", reader->at - reader->start);
     }
     TRY(json_reader_string(reader, key, &length));
     return json_reader_expect(reader, ':');
 }
 
 static FALLIBLE read_rows(struct json_reader *reader, struct placement_counts *out) {
-    size_t room = 0;
+    size_t capacity = 0;
     out->num_rows = 0;
     TRY(json_reader_expect(reader, '['));
     do {
-        if (out->num_rows == room) {
-            room = room ? 2 * room : 64;
-            uint64_t *rows = room > ROWS_MAX ? NULL : realloc(out->rows, room * sizeof *rows);
+        if (out->num_rows == capacity) {
+            capacity = capacity ? 2 * capacity : 64;
+            uint64_t *rows = capacity > ROWS_MAX ? NULL : realloc(out->rows, capacity * sizeof *rows);
             if (!rows) {
                 FAIL(EXPERTD_ERR_CONFIG, "more than %zu counts", out->num_rows);
             }
@@ -41,11 +41,11 @@ static FALLIBLE read_rows(struct json_reader *reader, struct placement_counts *o
     return json_reader_expect(reader, ']');
 }
 
-// Takes over the rows where it is OK.
+// On success `file` owns layer->rows.
 static FALLIBLE add_layer(struct placement_file *file, const struct placement_counts *layer) {
     for (size_t i = 0; i < file->count; i++) {
         if (file->layers[i].layer == layer->layer) {
-            FAIL(EXPERTD_ERR_CONFIG, "layer %u stands there twice", layer->layer);
+            FAIL(EXPERTD_ERR_CONFIG, "layer %u is given twice", layer->layer);
         }
     }
     if (file->count == LAYERS_MAX) {
@@ -66,14 +66,14 @@ static FALLIBLE read_member(struct json_reader *reader, struct placement_counts 
     TRY(read_key(reader, key));
     unsigned long layer = strtoul(key, &end, 10);
     if (key[0] < '0' || key[0] > '9' || *end || layer >= UINT32_MAX) {
-        FAIL(EXPERTD_ERR_CONFIG, "byte %td: \"%s\" is no layer's number", reader->at - reader->start, key);
+        FAIL(EXPERTD_ERR_CONFIG, "byte %td: \"%s\" is not a layer number", reader->at - reader->start, key);
     }
     out->layer = (uint32_t)layer;
     err_t e = read_rows(reader, out);
     return err_is(e) ? err_context(e, "layer %u", out->layer) : OK;
 }
 
-// {"layer": 3, "rows": [120, 7, ...], ...}: what else stands there is of no use here.
+// {"layer": 3, "rows": [120, 7, ...], ...}; other members are skipped.
 static FALLIBLE read_element(struct json_reader *reader, struct placement_counts *out) {
     char key[KEY_MAX];
     uint64_t layer = UINT64_MAX;
@@ -97,7 +97,7 @@ static FALLIBLE read_element(struct json_reader *reader, struct placement_counts
     return OK;
 }
 
-// Of either form: an object's members or a list's elements.
+// Reads either form: the members of an object or the elements of a list.
 static FALLIBLE read_layers(struct json_reader *reader, struct placement_file *out) {
     bool is_list = json_reader_accept(reader, '[');
     TRY(is_list ? OK : json_reader_expect(reader, '{'));
@@ -125,18 +125,18 @@ static FALLIBLE read_all(struct json_reader *reader, struct placement_file *out)
         } else if (strcmp(key, "address") == 0) {
             TRY(json_reader_skip(reader));
         } else {
-            FAIL(EXPERTD_ERR_CONFIG, "unknown key \"%s\": \"layers\" is wanted", key);
+            FAIL(EXPERTD_ERR_CONFIG, "unknown key \"%s\": expected \"layers\"", key);
         }
     } while (json_reader_accept(reader, ','));
     TRY(json_reader_expect(reader, '}'));
     TRY(json_reader_end(reader));
     if (out->count == 0) {
-        FAIL(EXPERTD_ERR_CONFIG, "there are no \"layers\"");
+        FAIL(EXPERTD_ERR_CONFIG, "the file has no \"layers\"");
     }
     return OK;
 }
 
-// Readers of files say EXPERTD_ERR_CHECKPOINT; this one is configuration.
+// The readers of base/ report EXPERTD_ERR_CHECKPOINT or EXPERTD_ERR_IO; a wrong file of counts is a configuration error.
 static err_t as_config(err_t e) {
     return e.code == EXPERTD_ERR_CHECKPOINT || e.code == EXPERTD_ERR_IO ? (err_t){EXPERTD_ERR_CONFIG} : e;
 }

@@ -1,11 +1,12 @@
-// Calls as they arrive: which method, until when, and whether there is room.
+#include "daemon/grpc/accept.h"
+
 #include <grpc/support/time.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/grpc/core.h"
+#include "daemon/grpc/call.h"
 #include "proto/control/control.h"
 
 static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
@@ -27,7 +28,7 @@ static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
 
 static const char *const PLANE_TEXTS[] = {
     [RPC_PLANE_PUBLIC] = "this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection",
-    [RPC_PLANE_ADMIN] = "this is the admin socket, which has expertd.admin.v1.Admin alone",
+    [RPC_PLANE_ADMIN] = "this is the admin socket, which has expertd.admin.v1.Admin only",
 };
 
 static enum rpc_plane plane_of(int method) {
@@ -39,7 +40,7 @@ const char *rpc_method_name(enum rpc_method method) {
     return METHOD_NAMES[method];
 }
 
-// RPC_METHOD_COUNT where the path is none of this plane. Paths begin with a slash.
+// RPC_METHOD_COUNT: the plane has no method of this path. Paths begin with a slash.
 static int find_method(grpc_slice path, enum rpc_plane plane) {
     const char *text = (const char *)GRPC_SLICE_START_PTR(path);
     size_t length = GRPC_SLICE_LENGTH(path);
@@ -102,7 +103,7 @@ static void refuse_unknown(struct accept_slot *slot) {
 
 static void refuse_full(struct accept_slot *slot, int method) {
     char text[128];
-    snprintf(text, sizeof text, "%u calls are open, the most that this server takes (max_calls): try again later",
+    snprintf(text, sizeof text, "%u calls are open, the limit of this server (max_calls): try again later",
              slot->thread->server->max_calls);
     refuse(slot, method,
            &(struct proto_error){.grpc_code = GRPC_STATUS_RESOURCE_EXHAUSTED,
@@ -111,7 +112,7 @@ static void refuse_full(struct accept_slot *slot, int method) {
                                  .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_QUEUE_FULL)});
 }
 
-// Health/Check is left out of max_calls: a full server still says how it is. Admission bounds them by themselves.
+// Health/Check does not count against max_calls, so that a full server still answers probes. Admission bounds the checks.
 static bool is_counted(int method) {
     return method != RPC_HEALTH_CHECK;
 }
@@ -135,8 +136,8 @@ static void dispatch(struct accept_slot *slot) {
     call_begin(slot->thread, &start, NULL);
 }
 
-// gRPC's memory, which it takes and writes out of ThreadSanitizer's sight. Its last act is a jump to free, which seems to be called
-// from here (tests/tsan.supp, which names this function: it must be one).
+// gRPC allocates and writes this memory without ThreadSanitizer's knowledge. Its last instruction is a jump to free, so that the
+// report names this function as the caller: tests/tsan.supp suppresses it by name, hence noinline.
 static __attribute__((noinline)) void forget_details(struct accept_slot *slot) {
     grpc_call_details_destroy(&slot->details);
     grpc_metadata_array_destroy(&slot->metadata);
@@ -149,7 +150,7 @@ static void on_accept(struct tag *tag, bool ok) {
     }
     forget_details(slot);
     if (ok) {
-        request_call(slot); // once the server stops, this comes back not ok
+        request_call(slot); // the tag comes back with ok == false once the server stops
     }
 }
 

@@ -1,8 +1,8 @@
-// One call: its batches, and the order in which the handler hears of them.
-//
-// Outstanding at most: the close batch (from the first moment), one read, one write, one status. The status waits for the write's
-// batch. When the close batch is back and nothing else is outstanding, gRPC's call is let go, which frees a body that never left;
-// then the handler hears `released`.
+// At most four batches of a call are outstanding: the close batch (from the start), one read, one write, one status. The status
+// waits for the write's batch. When the close batch is back and no other is outstanding, gRPC's call is unreferenced, which frees a
+// body that was never sent. Then the handler's `released` runs.
+#include "daemon/grpc/call.h"
+
 #include <grpc/support/alloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,11 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "daemon/grpc/core.h"
+#include "daemon/grpc/message.h"
+#include "daemon/grpc/server_ref.h"
 
-// How long a peer's socket may take nothing: of a status that ends a call, and of a call that was cancelled or closed already.
+// How long a peer's socket may take no data before its connection is shut down: for the status of a call, and after the call was
+// cancelled or closed.
 #define STATUS_STUCK_NS (30 * (int64_t)NS_PER_S)
 #define CLOSED_STUCK_NS (2 * (int64_t)NS_PER_S)
 
@@ -20,7 +22,7 @@ static void start_batch(struct rpc_call *call, const grpc_op *ops, size_t count,
     call->batches++;
     TAG_HAND_OVER(tag);
     grpc_call_error failed = grpc_call_start_batch(call->call, ops, count, tag, NULL);
-    INVARIANT(failed == GRPC_CALL_OK); // the operations and their metadata are ours alone
+    INVARIANT(failed == GRPC_CALL_OK); // fails only for invalid operations
 }
 
 static struct rpc_call *call_new(struct rpc_thread *thread) {
@@ -31,17 +33,17 @@ static struct rpc_call *call_new(struct rpc_thread *thread) {
         memset(call, 0, sizeof *call);
     } else {
         call = calloc(1, sizeof *call);
-        INVARIANT(call); // gRPC, which allocates more than this for the call, aborts as well
+        INVARIANT(call); // gRPC, which allocates more than this per call, also aborts without memory
     }
     call->thread = thread;
     call->server = thread->server;
-    atomic_fetch_add(&call->server->alive, 1);
+    server_ref(call->server);
     return call;
 }
 
 static void call_free(struct rpc_call *call) {
     struct rpc_thread *thread = call->thread;
-    if (thread->idle_count >= CALLS_KEPT) {
+    if (thread->idle_count >= IDLE_CALLS_MAX) {
         free(call);
         return;
     }
@@ -51,7 +53,7 @@ static void call_free(struct rpc_call *call) {
 }
 
 static void drop_status(struct rpc_call *call) {
-    if (!call->finish_asked) {
+    if (!call->finish_requested) {
         return;
     }
     grpc_slice_unref(call->status_message);
@@ -61,8 +63,9 @@ static void drop_status(struct rpc_call *call) {
     call->trailing_count = 0;
 }
 
-// ---- the end
+// ---- the end of a call
 
+// The call must end within after_ns.
 static void watch_stuck(struct rpc_call *call, int64_t after_ns) {
     struct rpc_thread *thread = call->thread;
     int64_t at_ns = clock_add_ns(clock_now_ns(), after_ns);
@@ -87,13 +90,14 @@ static void unwatch_stuck(struct rpc_call *call) {
     }
 }
 
-// The call holds its stream, the stream its transport and the transport its descriptor: as long as call->call is there, the number
-// cannot have been given to another connection.
+// call->call holds a reference to its stream, the stream to its transport, and the transport owns the descriptor: the number cannot
+// have been reused while call->call is set.
 bool call_abandon_connection(struct rpc_call *call) {
     return call->call && call->fd >= 0 && shutdown(call->fd, SHUT_RDWR) == 0;
 }
 
-static void settle(struct rpc_call *call) {
+// Releases the call if nothing of it is outstanding.
+static void release_if_done(struct rpc_call *call) {
     if (!call->closed || call->batches || call->on_late_list) {
         return;
     }
@@ -103,7 +107,7 @@ static void settle(struct rpc_call *call) {
         grpc_call_unref(raw);
     }
     if (call->writing) {
-        return; // its body comes back through thread->freed
+        return; // the body will be reported through thread->freed
     }
     unwatch_stuck(call);
     drop_status(call);
@@ -115,7 +119,7 @@ static void settle(struct rpc_call *call) {
     }
     struct rpc_server *server = call->server;
     call_free(call);
-    server_let_go(server);
+    server_unref(server);
 }
 
 static void on_close(struct tag *tag, bool ok) {
@@ -129,7 +133,7 @@ static void on_close(struct tag *tag, bool ok) {
     if (call->handled) {
         call->server->handler.closed(call->server->handler.context, call, call->cancelled != 0);
     }
-    settle(call);
+    release_if_done(call);
 }
 
 // ---- reading
@@ -148,7 +152,7 @@ static void on_read(struct tag *tag, bool ok) {
         grpc_byte_buffer_destroy(bytes);
     }
     call->server->handler.message(call->server->handler.context, call, message, e);
-    settle(call);
+    release_if_done(call);
 }
 
 static void answer_later(struct rpc_call *call) {
@@ -174,7 +178,7 @@ void call_answer_late(struct rpc_call *call) {
     if (call->late_read || call->late_write) {
         answer_later(call);
     }
-    settle(call);
+    release_if_done(call);
 }
 
 void rpc_read(struct rpc_call *call) {
@@ -219,9 +223,9 @@ static void send_status(struct rpc_call *call) {
 
 static void on_finish(struct tag *tag, bool ok) {
     struct rpc_call *call = TAG_OWNER(tag, struct rpc_call, finish_tag);
-    (void)ok; // the close batch says how the call ended
+    (void)ok; // the close batch reports how the call ended
     call->batches--;
-    settle(call);
+    release_if_done(call);
 }
 
 static void report_written(struct rpc_call *call) {
@@ -239,15 +243,15 @@ static void on_write(struct tag *tag, bool ok) {
     if (!call->has_body || (atomic_fetch_or(&call->body, BODY_SENT) & BODY_FREED)) {
         report_written(call);
     }
-    if (call->finish_asked && !call->finished && !call->closed) {
+    if (call->finish_requested && !call->finished && !call->closed) {
         send_status(call);
     }
-    settle(call);
+    release_if_done(call);
 }
 
 void call_body_freed(struct rpc_call *call) {
     report_written(call);
-    settle(call);
+    release_if_done(call);
 }
 
 static void send_message(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body,
@@ -263,7 +267,8 @@ static void send_message(struct rpc_call *call, const uint8_t *header, size_t he
     call->outgoing = message_compose(call, header, header_length, body, body_length, &call->has_body);
     grpc_op ops[3];
     size_t count = add_start(call, ops);
-    // Done when the socket has taken it, rather than when it passed flow control: an answer counts until it has left.
+    // WRITE_THROUGH: the batch ends when the socket has taken the message, not when it passed flow control. An answer counts
+    // against the budgets until it was sent.
     ops[count++] =
         (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .flags = GRPC_WRITE_THROUGH, .data.send_message.send_message = call->outgoing};
     if (last) {
@@ -274,14 +279,14 @@ static void send_message(struct rpc_call *call, const uint8_t *header, size_t he
 }
 
 void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length) {
-    INVARIANT(!call->finish_asked || call->closed);
+    INVARIANT(!call->finish_requested || call->closed);
     send_message(call, header, header_length, body, body_length, false);
 }
 
 void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length) {
-    INVARIANT(!call->finish_asked || call->closed);
+    INVARIANT(!call->finish_requested || call->closed);
     if (!call->closed) {
-        call->finish_asked = true;
+        call->finish_requested = true;
         call->status_code = GRPC_STATUS_OK;
         call->status_message = grpc_empty_slice();
     }
@@ -296,10 +301,10 @@ static void add_trailing(struct rpc_call *call, const char *key, grpc_slice valu
 }
 
 void rpc_finish(struct rpc_call *call, const struct rpc_status *status) {
-    if (call->closed || call->finish_asked) {
+    if (call->closed || call->finish_requested) {
         return;
     }
-    call->finish_asked = true;
+    call->finish_requested = true;
     call->status_code = (grpc_status_code)status->code;
     call->status_message = grpc_slice_from_copied_string(status->message ? status->message : "");
     if (status->details_length) {
@@ -320,12 +325,12 @@ void rpc_cancel(struct rpc_call *call, int code, const char *message) {
     if (call->closed) {
         return;
     }
-    call->cancel_asked = true;
+    call->cancel_requested = true;
     grpc_call_cancel_with_status(call->call, (grpc_status_code)code, message, NULL);
     watch_stuck(call, CLOSED_STUCK_NS);
 }
 
-// ---- the beginning
+// ---- the start of a call
 
 static void copy_peer(struct rpc_call *call) {
     char *name = grpc_call_get_peer(call->call);
@@ -344,7 +349,7 @@ void call_begin(struct rpc_thread *thread, const struct call_start *start, const
     call->write_tag.done = on_write;
     call->finish_tag.done = on_finish;
     copy_peer(call);
-    // In a batch of its own: deadline, cancellation and a dead connection all arrive here, whatever else is outstanding.
+    // A separate batch: it reports deadline, cancellation and a broken connection independently of the call's other batches.
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &call->cancelled};
     start_batch(call, &op, 1, &call->close_tag);
     if (refusal) {
@@ -368,5 +373,5 @@ const char *rpc_call_peer(const struct rpc_call *call) {
 }
 
 bool rpc_call_open(const struct rpc_call *call) {
-    return !call->closed && !call->finish_asked && !call->cancel_asked;
+    return !call->closed && !call->finish_requested && !call->cancel_requested;
 }

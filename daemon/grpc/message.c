@@ -1,19 +1,23 @@
-// Between gRPC's slices and the daemon's contiguous buffers.
+#include "daemon/grpc/message.h"
+
 #include <grpc/slice_buffer.h>
 #include <string.h>
 
-#include "daemon/grpc/core.h"
+#include "daemon/grpc/wake.h"
 
-// Bodies up to this are copied: cheaper than counting references, and a peer that does not read then holds no memory of the
-// caller's. LEFT_MIN: of a message whose body may be left with the transport. ZEROS_BYTES: half of a second-level cache, so that
-// the socket reads them from there.
-enum { BODY_COPIED_MAX = 16384, LEFT_MIN = 16384, ZEROS_BYTES = 1 << 16 };
+enum {
+    // Larger bodies are borrowed. A smaller one is copied: the copy is cheaper than reference counts, and a peer that does not read
+    // its answer then holds no memory of the handler.
+    BODY_COPIED_MAX = 16384,
+    DEFERRED_MIN = 16384,  // bytes of a message whose body may stay in the transport's memory
+    ZEROS_BYTES = 1 << 16, // half of a second-level cache: the socket reads the zeros from there
+};
 
 static const uint8_t ZEROS[ZEROS_BYTES];
 
-// ---- in
+// ---- received messages
 
-// Bytes [first, end) of the message to where they belong.
+// Copies bytes [first, end) of the message to the same offsets of `out`.
 static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint8_t *out) {
     const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
     size_t position = 0;
@@ -37,8 +41,8 @@ static struct wire_range find_body(const struct rpc_call *call, const grpc_byte_
     const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
     struct wire_parts parts = {.context = slices, .count = slices->count, .part = slice_at};
     struct wire_range body = {0};
-    bool found =
-        slices->length >= LEFT_MIN && call->server->handler.body_of && call->server->handler.body_of(call->method, &parts, &body);
+    bool found = slices->length >= DEFERRED_MIN && call->server->handler.body_of &&
+                 call->server->handler.body_of(call->method, &parts, &body);
     return found ? body : (struct wire_range){0};
 }
 
@@ -67,7 +71,7 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
         return e;
     }
     size_t length = bytes->data.raw.slice_buffer.length;
-    struct rpc_buffer *buffer = pool_take_lent(&call->server->pool, length);
+    struct rpc_buffer *buffer = pool_take_borrowed(&call->server->pool, length);
     if (!buffer) {
         grpc_byte_buffer_destroy(bytes);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a message of %zu bytes", length);
@@ -75,7 +79,7 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
     struct wire_range body = find_body(call, bytes);
     gather(bytes, 0, body.first, buffer->data);
     gather(bytes, body.first + body.length, length, buffer->data);
-    pooled(buffer)->rest = bytes;
+    pooled(buffer)->deferred = bytes;
     pooled(buffer)->body = body;
     if (body.length == 0) {
         rpc_buffer_drop(buffer);
@@ -86,26 +90,26 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
 
 void rpc_buffer_drop(struct rpc_buffer *buffer) {
     struct pool_buffer *own = pooled(buffer);
-    if (own->rest) {
-        grpc_byte_buffer_destroy(own->rest);
-        own->rest = NULL;
+    if (own->deferred) {
+        grpc_byte_buffer_destroy(own->deferred);
+        own->deferred = NULL;
     }
 }
 
 void rpc_buffer_fill(struct rpc_buffer *buffer) {
     struct pool_buffer *own = pooled(buffer);
-    if (own->rest) {
-        gather(own->rest, own->body.first, own->body.first + own->body.length, buffer->data);
+    if (own->deferred) {
+        gather(own->deferred, own->body.first, own->body.first + own->body.length, buffer->data);
         rpc_buffer_drop(buffer);
     }
 }
 
-FALLIBLE rpc_lend(struct rpc_server *server, void *memory, size_t bytes) {
-    return pool_lend(&server->pool, memory, bytes);
+FALLIBLE rpc_borrow_memory(struct rpc_server *server, void *memory, size_t bytes) {
+    return pool_borrow_memory(&server->pool, memory, bytes);
 }
 
-void rpc_lend_end(struct rpc_server *server) {
-    pool_lend_end(&server->pool);
+void rpc_return_memory(struct rpc_server *server) {
+    pool_return_memory(&server->pool);
 }
 
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
@@ -117,20 +121,20 @@ void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer) {
     pool_give(&server->pool, buffer);
 }
 
-// ---- out
+// ---- sent messages
 
-// The last reference to a borrowed body went. Any thread, inside gRPC.
+// gRPC dropped its last reference to a borrowed body. Any thread, inside gRPC.
 static void on_body_freed(void *user_data) {
     struct rpc_call *call = user_data;
     struct rpc_thread *thread = call->thread;
     if (!(atomic_fetch_or(&call->body, BODY_FREED) & BODY_SENT)) {
-        return; // the batch's tag is yet to come and reports
+        return; // the batch's tag is still outstanding and will report `written`
     }
     struct rpc_call *head = atomic_load(&thread->freed);
     do {
         call->next_freed = head;
     } while (!atomic_compare_exchange_weak(&thread->freed, &head, call));
-    thread_wake(thread);
+    wake_thread(thread);
 }
 
 static void add_zeros(grpc_byte_buffer *message, size_t length) {
@@ -151,7 +155,7 @@ grpc_byte_buffer *message_compose(struct rpc_call *call, const uint8_t *header, 
     }
     if (*borrowed) {
         atomic_store(&call->body, 0);
-        // gRPC only reads what it sends; its type lacks the const.
+        // gRPC only reads the body; its type lacks the const.
         slices[count++] = grpc_slice_new_with_user_data((void *)(uintptr_t)body, body_length, on_body_freed, call);
     } else if (body && body_length) {
         slices[count++] = grpc_slice_from_copied_buffer((const char *)body, body_length);

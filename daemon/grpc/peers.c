@@ -16,8 +16,8 @@ void peers_deinit(struct peers *peers) {
     pthread_mutex_destroy(&peers->mutex);
 }
 
-// As many as the greatest number that was ever open: the descriptor limit bounds it.
-static FALLIBLE make_room(struct peers *peers, size_t fd) {
+// Grows to the greatest descriptor number so far, which the process's descriptor limit bounds.
+static FALLIBLE reserve(struct peers *peers, size_t fd) {
     size_t count = peers->count ? peers->count : COUNT_FIRST;
     while (count <= fd) {
         count *= 2;
@@ -37,7 +37,7 @@ static FALLIBLE make_room(struct peers *peers, size_t fd) {
 FALLIBLE peers_set(struct peers *peers, int fd, const char *name) {
     INVARIANT(fd >= 0);
     pthread_mutex_lock(&peers->mutex);
-    err_t e = make_room(peers, (size_t)fd);
+    err_t e = reserve(peers, (size_t)fd);
     if (!err_is(e)) {
         snprintf(peers->names[fd], RPC_PEER_MAX, "%s", name);
     }

@@ -24,7 +24,7 @@ err_t pool_init(struct pool *pool, uint64_t idle_bytes_max) {
     pool->idle_bytes_max = idle_bytes_max;
     int failed = pthread_mutex_init(&pool->mutex, NULL);
     if (failed) {
-        FAIL(EXPERTD_ERR_INTERNAL, "the message pool's mutex: %s", strerror(failed));
+        FAIL(EXPERTD_ERR_INTERNAL, "cannot create the message pool's mutex: %s", strerror(failed));
     }
     return OK;
 }
@@ -35,7 +35,7 @@ static void buffer_free(struct pool_buffer *buffer) {
 }
 
 void pool_deinit(struct pool *pool) {
-    slab_deinit(&pool->lent);
+    slab_deinit(&pool->borrowed);
     for (unsigned i = 0; i < POOL_CLASSES; i++) {
         while (pool->idle[i]) {
             struct pool_buffer *buffer = pool->idle[i];
@@ -83,50 +83,50 @@ struct rpc_buffer *pool_take(struct pool *pool, size_t length) {
     return &buffer->buffer;
 }
 
-struct rpc_buffer *pool_take_lent(struct pool *pool, size_t length) {
+struct rpc_buffer *pool_take_borrowed(struct pool *pool, size_t length) {
     struct pool_buffer *buffer = length >= SLAB_UNIT ? calloc(1, sizeof *buffer) : NULL;
     if (buffer) {
         pthread_mutex_lock(&pool->mutex);
-        buffer->buffer.data = slab_take(&pool->lent, length, &buffer->buffer.capacity);
+        buffer->buffer.data = slab_take(&pool->borrowed, length, &buffer->buffer.capacity);
         pthread_mutex_unlock(&pool->mutex);
     }
     if (!buffer || !buffer->buffer.data) {
         free(buffer);
         return pool_take(pool, length);
     }
-    buffer->is_lent = true;
+    buffer->is_borrowed = true;
     buffer->buffer.length = length;
     return &buffer->buffer;
 }
 
-FALLIBLE pool_lend(struct pool *pool, void *memory, size_t bytes) {
-    struct slab lent;
-    TRY(slab_init(&lent, memory, bytes));
+FALLIBLE pool_borrow_memory(struct pool *pool, void *memory, size_t bytes) {
+    struct slab borrowed;
+    TRY(slab_init(&borrowed, memory, bytes));
     pthread_mutex_lock(&pool->mutex);
-    INVARIANT(!pool->lent.memory);
-    pool->lent = lent;
+    INVARIANT(!pool->borrowed.memory);
+    pool->borrowed = borrowed;
     pthread_mutex_unlock(&pool->mutex);
     return OK;
 }
 
-void pool_lend_end(struct pool *pool) {
+void pool_return_memory(struct pool *pool) {
     pthread_mutex_lock(&pool->mutex);
-    slab_deinit(&pool->lent);
+    slab_deinit(&pool->borrowed);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static void give_lent(struct pool *pool, struct pool_buffer *buffer) {
+static void give_borrowed(struct pool *pool, struct pool_buffer *buffer) {
     pthread_mutex_lock(&pool->mutex);
-    slab_give(&pool->lent, buffer->buffer.data);
+    slab_give(&pool->borrowed, buffer->buffer.data);
     pthread_mutex_unlock(&pool->mutex);
     free(buffer);
 }
 
 void pool_give(struct pool *pool, struct rpc_buffer *given) {
     struct pool_buffer *buffer = (struct pool_buffer *)(void *)given;
-    INVARIANT(!buffer->rest);
-    if (buffer->is_lent) {
-        give_lent(pool, buffer);
+    INVARIANT(!buffer->deferred);
+    if (buffer->is_borrowed) {
+        give_borrowed(pool, buffer);
         return;
     }
     pthread_mutex_lock(&pool->mutex);

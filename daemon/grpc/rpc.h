@@ -1,9 +1,11 @@
-// The gRPC transport as the daemon sees it: calls, messages and statuses, no gRPC type. daemon/grpc/ is behind it.
+// The gRPC transport as the rest of the daemon sees it: calls, messages and statuses, without gRPC's types. Implemented by the
+// files of daemon/grpc/.
 //
-// Threads: each completion-queue thread owns the calls it accepted, and every callback of a call runs on that thread. rpc_*
-// functions on a call are for that thread only, except rpc_wake. Callbacks must not block. A call's life: opened, then message /
-// written as asked for, closed once (the peer's deadline, cancellation, or our status sent), then released when nothing is
-// outstanding: its memory goes when `released` returns.
+// Threads: each completion-queue thread owns the calls that it accepted, and all callbacks of a call run on that thread. They must
+// not block. The rpc_* functions on a call may be called on that thread only.
+//
+// Life of a call: `opened`; then `message` for each rpc_read and `written` for each rpc_write; `closed` once (the peer's deadline,
+// cancellation, or the status was sent); `released` when nothing is outstanding. Its memory is freed when `released` returns.
 #ifndef EXPERTD_DAEMON_GRPC_RPC_H
 #define EXPERTD_DAEMON_GRPC_RPC_H
 
@@ -30,7 +32,7 @@ enum rpc_method {
     RPC_ADMIN_DRAIN,
     RPC_ADMIN_GET_LOAD,
     RPC_METHOD_COUNT
-    // Any other path is answered UNIMPLEMENTED inside daemon/grpc/.
+    // daemon/grpc/ answers every other path with UNIMPLEMENTED.
 };
 
 const char *rpc_method_name(enum rpc_method method); // "expertd.v1.Experts/Forward"
@@ -40,110 +42,118 @@ struct rpc_call;
 
 enum { RPC_PEER_MAX = 80, RPC_THREADS_MAX = 16 };
 
-// One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread). Its body (see
-// `body_of`) is still with the transport, and undefined here, until rpc_buffer_fill.
+// ---- messages
+
+// One complete message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release. The bytes of its body (see
+// `body_of`) are undefined until rpc_buffer_fill: the transport still holds them.
 struct rpc_buffer {
     uint8_t *data; // 64-byte aligned
     size_t length, capacity;
 };
-void rpc_buffer_fill(struct rpc_buffer *buffer); // copies the body
-void rpc_buffer_drop(struct rpc_buffer *buffer); // nobody will read the body: the transport lets go of it
-// One for an answer, from the same pool; contents undefined. NULL: no memory. Any thread.
+void rpc_buffer_fill(struct rpc_buffer *buffer); // copies the body from the transport's memory
+void rpc_buffer_drop(struct rpc_buffer *buffer); // the body is not needed: the transport frees it
+// Any thread: take and release. A buffer for an answer, from the same pool; contents undefined. NULL: no memory.
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length);
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
 
-// Messages of 32 KiB and more are gathered in this memory while it has room: 64-byte aligned, borrowed until rpc_lend_end, when
-// every message is released. Once in a server's life. Any thread. EXPERTD_ERR_NOMEM.
-FALLIBLE rpc_lend(struct rpc_server *server, void *memory, size_t bytes);
-void rpc_lend_end(struct rpc_server *server); // legal where nothing is lent
+// Messages of 32 KiB and more are gathered in this memory as long as it has space. It is 64-byte aligned and borrowed until
+// rpc_return_memory, which is called after every message was released. Once in a server's life. Any thread. EXPERTD_ERR_NOMEM.
+FALLIBLE rpc_borrow_memory(struct rpc_server *server, void *memory, size_t bytes);
+void rpc_return_memory(struct rpc_server *server); // legal if nothing is borrowed
+
+// ---- the server
 
 struct rpc_handler {
     void *context;
-    // Which bytes of a large message need not be copied before somebody knows that they will be read. False, or NULL: none.
+    // Finds the bytes of a large message that need not be copied before the handler knows that it will read them. False: none. May
+    // be NULL.
     bool (*body_of)(enum rpc_method method, const struct wire_parts *message, struct wire_range *body);
-    // A call arrived on `thread`. Metadata only: nothing of it has been read. deadline_ns: CLOCK_NEVER where none.
-    // Returns the handler's own data for the call (rpc_call_data).
+    // A call arrived on `thread`. No message of it has been read. deadline_ns: CLOCK_NEVER without a deadline. Returns the
+    // handler's data of the call (rpc_call_data).
     void *(*opened)(void *context, struct rpc_call *call, enum rpc_method method, unsigned thread, int64_t deadline_ns);
-    // The message asked for by rpc_read, owned by the handler now; NULL: the peer sends no more. error: the message could not be
-    // taken (EXPERTD_ERR_TOO_LARGE, EXPERTD_ERR_UNIMPLEMENTED for a compressed one, EXPERTD_ERR_NOMEM): message is NULL and
-    // expertd_err_message() says what.
+    // The message requested by rpc_read; the handler owns it. NULL with `error` OK: the peer sends no more. NULL with an error: the
+    // message was refused (EXPERTD_ERR_TOO_LARGE, EXPERTD_ERR_UNIMPLEMENTED for a compressed one, EXPERTD_ERR_NOMEM), and
+    // expertd_err_message() has the text.
     void (*message)(void *context, struct rpc_call *call, struct rpc_buffer *message, err_t error);
-    // The write asked for by rpc_write has left (ok) or never will; its buffers may be reused now.
+    // The write requested by rpc_write was sent (ok) or never will be. Its buffers may be reused.
     void (*written)(void *context, struct rpc_call *call, bool ok);
-    // cancelled: the peer gave up, its deadline passed, or its connection died, before our status was sent.
+    // cancelled: the peer cancelled, its deadline passed, or its connection broke, before the status was sent.
     void (*closed)(void *context, struct rpc_call *call, bool cancelled);
     void (*released)(void *context, struct rpc_call *call);
-    // After rpc_wake, and after every time that it asked for: runs what is due on this thread and returns when it wants to be
-    // called next (CLOCK_NEVER: only on a wake).
+    // Runs after rpc_wake, and at the time that it returned last. Does the thread's due work, and returns the time of its next run
+    // (CLOCK_NEVER: after a wake only).
     int64_t (*tick)(void *context, unsigned thread, int64_t now_ns);
 };
 
-// Which methods a server has: those of the public interface with health and reflection, or expertd.admin.v1's alone.
+// The methods of a server: expertd.v1, health and reflection, or expertd.admin.v1.
 enum rpc_plane { RPC_PLANE_PUBLIC, RPC_PLANE_ADMIN };
 
 struct rpc_options {
     enum rpc_plane plane;
     unsigned threads;           // completion-queue threads, 1 to RPC_THREADS_MAX
-    uint64_t max_message_bytes; // larger ones are refused with EXPERTD_ERR_TOO_LARGE: the call fails, the connection stays
-    unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED
+    uint64_t max_message_bytes; // larger messages fail their call with EXPERTD_ERR_TOO_LARGE; the connection stays open
+    unsigned max_calls;         // open at once; further calls are refused with RESOURCE_EXHAUSTED
     const struct rpc_handler *handler;
-    // Whose threads watch this server's sockets too, created before it and destroyed after it; NULL: its own do. gRPC has one epoll
-    // set for the process and lets the idle threads of all servers take turns at it, so that an event of one server wakes a thread
-    // of the other, which hands it back: a server that is seldom called leaves the watching to the one that is.
+    // A server whose threads also poll this server's sockets; NULL: this server's own threads poll them. The watcher is created
+    // before this server and destroyed after it. Reason: gRPC has one epoll set per process, and the idle threads of all servers
+    // poll it in turn. An event of one server can wake a thread of another, which must hand it over. A server with few calls uses
+    // a watcher to avoid these wakes.
     struct rpc_server *watcher;
-    // What the transport may hold of messages on their way in; 0: 16 × max_message_bytes. gRPC tells a message's size only when all
-    // of it is there, so nothing else bounds a peer that announces 4 GB. Past this streams are reset, whoever's, until it is kept.
+    // Bound on the memory of messages that are being received; 0: 16 × max_message_bytes. gRPC reports the size of a message only
+    // when all of it has arrived, so nothing else bounds a peer that announces 4 GB. Above the bound, gRPC resets streams of any
+    // peer until the memory is below it.
     uint64_t max_transport_bytes;
 };
 
-// Memory that gRPC's connections may take with such options, messages on their way most of all.
+// The memory that gRPC's connections may use with these options, mostly for messages being received.
 uint64_t rpc_transport_bytes(const struct rpc_options *options);
 
-// Creates the server (grpc_init, tuning of the reference).
+// Initialises gRPC and creates the server. EXPERTD_ERR_CONFIG (threads), EXPERTD_ERR_NOMEM, EXPERTD_ERR_INTERNAL.
 FALLIBLE rpc_create(const struct rpc_options *options, struct rpc_server **out);
 FALLIBLE rpc_start(struct rpc_server *server);
-// Hands an accepted, non-blocking, connected socket to gRPC, which owns it from here (also on error): gRPC listens nowhere itself.
-// `peer` is its name from now on (rpc_call_peer), copied, at most RPC_PEER_MAX - 1 bytes of it; no two open ones share one. Any
-// thread, after rpc_start.
+// Gives an accepted, non-blocking, connected socket to gRPC, which owns it from here, also on error. gRPC itself listens on no
+// address. `peer` becomes the connection's name (rpc_call_peer); it is copied, at most RPC_PEER_MAX - 1 bytes, and unique among
+// open connections. Any thread, after rpc_start.
 FALLIBLE rpc_adopt(struct rpc_server *server, int fd, const char *peer);
-
-void *rpc_call_data(const struct rpc_call *call);
-enum rpc_method rpc_call_method(const struct rpc_call *call);
-const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214": what its socket was adopted with
-bool rpc_call_open(const struct rpc_call *call);        // not closed and no status sent
-
-// Asks for the next message. One at a time. What is asked for after `closed` is answered as well, with NULL or not ok.
-void rpc_read(struct rpc_call *call);
-// Sends one message: `header` is copied, `body` is borrowed until `written`; NULL: it is body_length zeros. One at a time.
-void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
-// Ends the call with a status; details (an encoded google.rpc.Status, copied) go into grpc-status-details-bin; retry_after_ms >= 0
-// into grpc-retry-pushback-ms. After a pending write. Once; on a closed call it does nothing.
-struct rpc_status {
-    int code;            // grpc status code
-    const char *message; // copied
-    const uint8_t *details;
-    size_t details_length;
-    int64_t retry_after_ms;
-};
-void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
-// Gives the call up at once, written or not: for a peer that does not read. The status is sent where the peer still takes it;
-// written(false), where a write is pending, and closed(cancelled) follow. On a closed call it does nothing. Where the socket
-// still takes nothing two seconds later the connection goes too.
-void rpc_cancel(struct rpc_call *call, int code, const char *message);
-// A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
-void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
 
 // Calls refused so far because max_calls were open. Any thread.
 uint64_t rpc_calls_refused(struct rpc_server *server);
 
-// Makes the thread's `tick` run soon. Any thread; coalesces.
+// Makes the thread's `tick` run soon; several wakes may become one tick. Any thread, until rpc_destroy.
 void rpc_wake(struct rpc_server *server, unsigned thread);
 
-// Refuses new connections and calls, lets open ones finish; done(context) runs on a completion-queue thread when the last is
-// released; rpc_wake is allowed until rpc_destroy.
-// The owner ends streams and watches first (rpc_finish), or they never end.
+// Refuses new connections and calls, and lets open calls finish. done(context) runs on a completion-queue thread when the last call
+// is released. The owner must end streams and watches (rpc_finish) before it: gRPC does not end them.
 void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context);
-void rpc_cancel_all(struct rpc_server *server); // after the grace period
-void rpc_destroy(struct rpc_server *server);    // after done; joins the threads. NULL is legal
+void rpc_cancel_all(struct rpc_server *server); // cancels the calls that are still open
+void rpc_destroy(struct rpc_server *server);    // after `done`; joins the threads. NULL is legal
+
+// ---- calls
+
+void *rpc_call_data(const struct rpc_call *call);
+enum rpc_method rpc_call_method(const struct rpc_call *call);
+const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214": the name given to rpc_adopt
+bool rpc_call_open(const struct rpc_call *call);        // not closed, and no status sent
+
+// Requests the next message. One at a time. After `closed`, `message` reports NULL.
+void rpc_read(struct rpc_call *call);
+// Sends one message. `header` is copied; `body` is borrowed until `written`; body NULL: body_length zeros. One at a time. After
+// `closed`, `written` reports false.
+void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
+// Ends the call with a status, after a pending write. Once; does nothing on a closed call.
+struct rpc_status {
+    int code;               // gRPC status code
+    const char *message;    // copied
+    const uint8_t *details; // an encoded google.rpc.Status for grpc-status-details-bin; copied
+    size_t details_length;
+    int64_t retry_after_ms; // >= 0: for grpc-retry-pushback-ms
+};
+void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
+// Cancels the call at once, with or without a pending write: for a peer that does not read. The status is sent if the peer still
+// takes it. written(false), if a write is pending, and closed(cancelled) follow. If the peer's socket still takes no data two
+// seconds later, the connection is shut down. Does nothing on a closed call.
+void rpc_cancel(struct rpc_call *call, int code, const char *message);
+// A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
+void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
 
 #endif

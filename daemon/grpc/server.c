@@ -1,30 +1,25 @@
-// The server's life: created, bound, started, shut down, destroyed.
+// The rpc_* functions of a server: create, start, adopt a socket, shut down, destroy.
 #include <errno.h>
 #include <grpc/grpc_posix.h>
+#include <grpc/support/time.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/grpc/core.h"
+#include "daemon/grpc/accept.h"
+#include "daemon/grpc/server_ref.h"
+#include "daemon/grpc/thread.h"
 #include "daemon/grpc/tuning.h"
+#include "daemon/grpc/wake.h"
 
-// Of gRPC's resource quota: below this its connections and their metadata alone would press on it.
+// The bounds of gRPC's resource quota: TRANSPORT_BYTES_MIN is space for connections and metadata without any message.
 enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20 };
-
-// gRPC's tag alone would be early: a body that comes back after its call is let go has its `released` still to come.
-void server_let_go(struct rpc_server *server) {
-    if (atomic_fetch_sub(&server->alive, 1) != 1) {
-        return;
-    }
-    if (server->done) {
-        server->done(server->done_context);
-    }
-    sem_post(&server->shut_down); // after `done`, which rpc_destroy must not overtake
-}
+enum { BACKUP_POLL_WAIT_MS = 1000 };
 
 static void on_shutdown(struct tag *tag, bool ok) {
     (void)ok;
-    server_let_go(TAG_OWNER(tag, struct rpc_server, shutdown_tag));
+    server_unref(TAG_OWNER(tag, struct rpc_server, shutdown_tag));
 }
 
 uint64_t rpc_transport_bytes(const struct rpc_options *options) {
@@ -47,11 +42,11 @@ static void create_server(struct rpc_server *server, const struct rpc_options *o
 static err_t create_parts(struct rpc_server *server, const struct rpc_options *options) {
     TRY(pool_init(&server->pool, 4 * server->max_message_bytes));
     if (sem_init(&server->shut_down, 0, 0)) {
-        FAIL(EXPERTD_ERR_INTERNAL, "the shutdown semaphore: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_INTERNAL, "cannot create the shutdown semaphore: %s", strerror(errno));
     }
     create_server(server, options);
     server->credentials = grpc_insecure_server_credentials_create();
-    server->nowhere = grpc_lame_client_channel_create("nowhere", GRPC_STATUS_UNAVAILABLE, "only for waking a queue");
+    server->lame_channel = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "only for waking a queue");
     for (unsigned i = 0; i < server->thread_count; i++) {
         TRY(thread_init(&server->threads[i], server, i));
         grpc_server_register_completion_queue(server->server, server->threads[i].queue, NULL);
@@ -61,8 +56,8 @@ static err_t create_parts(struct rpc_server *server, const struct rpc_options *o
 
 err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     *out = NULL;
-    if (options->threads < 1 || options->threads > THREADS_MAX) {
-        FAIL(EXPERTD_ERR_CONFIG, "rpc_threads is %u: it must be 1 to %d", options->threads, THREADS_MAX);
+    if (options->threads < 1 || options->threads > RPC_THREADS_MAX) {
+        FAIL(EXPERTD_ERR_CONFIG, "rpc_threads is %u: it must be 1 to %d", options->threads, RPC_THREADS_MAX);
     }
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server) {
@@ -76,7 +71,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     server->max_calls = options->max_calls;
     server->thread_count = options->threads;
     server->shutdown_tag.done = on_shutdown;
-    atomic_store(&server->alive, 1);
+    server_ref(server);
     tuning_process();
     grpc_init();
     err_t e = create_parts(server, options);
@@ -119,7 +114,7 @@ uint64_t rpc_calls_refused(struct rpc_server *server) {
 
 void rpc_wake(struct rpc_server *server, unsigned thread) {
     INVARIANT(thread < server->thread_count);
-    thread_wake(&server->threads[thread]);
+    wake_thread(&server->threads[thread]);
 }
 
 void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context) {
@@ -142,7 +137,7 @@ static bool is_running(const struct rpc_server *server) {
     return running;
 }
 
-// Also for a server whose creation or start failed half way: then the queues are emptied here.
+// Also for a server whose creation or start failed: its queues are emptied by thread_stop.
 static void stop_server(struct rpc_server *server) {
     if (!server->server || !server->threads[0].queue) {
         return;
@@ -153,6 +148,52 @@ static void stop_server(struct rpc_server *server) {
     }
     while (is_running(server) && sem_wait(&server->shut_down) && errno == EINTR) {
     }
+}
+
+// ---- the end of gRPC's backup poller
+//
+// After large writes a thread of gRPC polls the process's epoll set for ten seconds at a time, and grpc_shutdown waits for it: one
+// rpc_destroy in ten took that long. An event on any descriptor of gRPC ends the wait. end_backup_poll causes such an event: it
+// closes the other end of a connection and waits until a call on that connection fails. The poller has been woken by then.
+
+static void fail_a_call(grpc_channel *channel, grpc_completion_queue *queue, int other_end) {
+    grpc_metadata_array initial, trailing;
+    grpc_metadata_array_init(&initial);
+    grpc_metadata_array_init(&trailing);
+    grpc_status_code status;
+    grpc_slice details = grpc_empty_slice();
+    grpc_call *call = grpc_channel_create_call(
+        channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, grpc_slice_from_static_string("/nudge"), NULL,
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(BACKUP_POLL_WAIT_MS, GPR_TIMESPAN)), NULL);
+    const grpc_op ops[] = {
+        {.op = GRPC_OP_SEND_INITIAL_METADATA},
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &initial},
+        {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+         .data.recv_status_on_client = {.trailing_metadata = &trailing, .status = &status, .status_details = &details}}};
+    grpc_call_error failed = grpc_call_start_batch(call, ops, sizeof ops / sizeof ops[0], call, NULL);
+    close(other_end); // after the batch's write, which would otherwise detect it before the poller does
+    INVARIANT(failed == GRPC_CALL_OK);
+    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL); // bounded by the call's deadline
+    grpc_slice_unref(details);
+    grpc_metadata_array_destroy(&initial);
+    grpc_metadata_array_destroy(&trailing);
+    grpc_call_unref(call);
+}
+
+static void end_backup_poll(void) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends)) {
+        return; // no descriptor left: grpc_shutdown may take ten seconds
+    }
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create_from_fd("nudge", ends[0], credentials, NULL); // owns ends[0]
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_next(NULL);
+    fail_a_call(channel, queue, ends[1]);
+    grpc_channel_destroy(channel);
+    grpc_channel_credentials_release(credentials);
+    grpc_completion_queue_shutdown(queue);
+    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_completion_queue_destroy(queue);
 }
 
 void rpc_destroy(struct rpc_server *server) {
@@ -169,8 +210,8 @@ void rpc_destroy(struct rpc_server *server) {
     for (unsigned i = 0; i < server->thread_count; i++) {
         thread_deinit(&server->threads[i]);
     }
-    if (server->nowhere) {
-        grpc_channel_destroy(server->nowhere);
+    if (server->lame_channel) {
+        grpc_channel_destroy(server->lame_channel);
     }
     if (server->credentials) {
         grpc_server_credentials_release(server->credentials);
@@ -178,7 +219,7 @@ void rpc_destroy(struct rpc_server *server) {
     pool_deinit(&server->pool);
     peers_deinit(&server->peers);
     sem_destroy(&server->shut_down);
-    backup_poll_end();
+    end_backup_poll();
     grpc_shutdown();
     free(server);
 }

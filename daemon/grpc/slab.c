@@ -16,7 +16,7 @@ FALLIBLE slab_init(struct slab *slab, void *memory, size_t bytes) {
     slab->runs = calloc(slab->units, sizeof *slab->runs);
     if (!slab->runs) {
         *slab = (struct slab){0};
-        FAIL(EXPERTD_ERR_NOMEM, "no memory to keep account of %zu bytes", bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the records of %zu bytes of borrowed memory", bytes);
     }
     mark(slab, 0, slab->units, 0);
     return OK;

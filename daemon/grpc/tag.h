@@ -1,4 +1,4 @@
-// What the completion queues carry: a function to run on the queue's thread. One tag is under way once at a time.
+// The tags of the completion queues: each is a function to run on the queue's thread. A tag is outstanding once at a time.
 #ifndef EXPERTD_DAEMON_GRPC_TAG_H
 #define EXPERTD_DAEMON_GRPC_TAG_H
 
@@ -11,8 +11,8 @@ struct tag {
 
 #define TAG_OWNER(tag, type, member) ((type *)(void *)((char *)(tag)-offsetof(type, member)))
 
-// libgrpc is not built for ThreadSanitizer, which therefore does not see the queue's locks: tell it that what was written before a
-// tag was handed over is seen by who takes the tag out.
+// libgrpc is not instrumented, so ThreadSanitizer does not see the locks of its queues. These annotations state that writes before
+// a tag was posted are visible to the thread that receives the tag.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define TAG_TSAN 1

@@ -1,4 +1,5 @@
-// The life of a completion-queue thread: tags, ticks, and what other threads hand it.
+#include "daemon/grpc/thread.h"
+
 #include <grpc/support/time.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,32 +7,10 @@
 
 #include "base/clock.h"
 #include "base/thread_signals.h"
-#include "daemon/grpc/core.h"
+#include "daemon/grpc/call.h"
+#include "daemon/grpc/wake.h"
 
-// The queue that the calling thread owns.
-static _Thread_local struct rpc_thread *current;
-
-static void on_wake(struct tag *tag, bool ok) {
-    struct rpc_thread *thread = TAG_OWNER(tag, struct rpc_thread, wake_tag);
-    (void)ok;
-    atomic_store(&thread->wake_posted, false); // before anything that the waker left is looked at
-    thread->tick_due = true;
-}
-
-void thread_wake(struct rpc_thread *thread) {
-    if (current == thread && !thread->waiting) {
-        thread->tick_due = true;
-        return;
-    }
-    if (atomic_exchange(&thread->wake_posted, true)) {
-        return;
-    }
-    TAG_HAND_OVER(&thread->wake_tag);
-    grpc_call_error failed = grpc_call_start_batch(thread->wake_call, NULL, 0, &thread->wake_tag, NULL);
-    INVARIANT(failed == GRPC_CALL_OK);
-}
-
-// Of a watched server, one that waits for its tags alone and leaves the sockets to other queues.
+// The queue of a watched server waits for tags only and polls no sockets.
 static grpc_completion_queue *create_queue(const struct rpc_server *server) {
     grpc_completion_queue_attributes attributes = {.version = GRPC_CQ_CURRENT_VERSION,
                                                    .cq_completion_type = GRPC_CQ_NEXT,
@@ -43,22 +22,15 @@ static grpc_completion_queue *create_queue(const struct rpc_server *server) {
 err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned index) {
     thread->server = server;
     thread->index = index;
-    thread->wake_tag.done = on_wake;
     LIST_INIT(&thread->stuck);
     thread->next_stuck_ns = thread->due_ns = CLOCK_NEVER;
     thread->next_tick_ns = CLOCK_NEVER;
     thread->queue = create_queue(server);
-    thread->wake_call =
-        grpc_channel_create_call(server->nowhere, NULL, GRPC_PROPAGATE_DEFAULTS, thread->queue,
-                                 grpc_slice_from_static_string("/wake"), NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    if (!thread->wake_call) {
-        FAIL(EXPERTD_ERR_INTERNAL, "gRPC made no call to wake thread %u with", index);
-    }
-    return OK;
+    return wake_init(thread);
 }
 
-// What bodies, late questions and stuck peers ask for.
-static void take_freed(struct rpc_thread *thread) {
+// Reports the writes whose bodies gRPC has freed.
+static void report_freed(struct rpc_thread *thread) {
     struct rpc_call *call = atomic_load(&thread->freed) ? atomic_exchange(&thread->freed, NULL) : NULL;
     while (call) {
         struct rpc_call *next = call->next_freed;
@@ -67,6 +39,7 @@ static void take_freed(struct rpc_thread *thread) {
     }
 }
 
+// Completes the reads and writes that were requested on closed calls.
 static void answer_late(struct rpc_thread *thread) {
     while (thread->late) {
         struct rpc_call *call = thread->late;
@@ -76,11 +49,11 @@ static void answer_late(struct rpc_thread *thread) {
     }
 }
 
-// A thread that comes so much later than it meant to, since the process or its machine was stopped, knows nothing of what peers did
-// meanwhile, and judges none.
+// A thread that runs this much later than planned was stopped with its process or its machine. The peers may have read in the
+// meantime, so the time limits of stuck calls are restarted.
 #define LATE_NS (100 * (int64_t)NS_PER_MS)
 
-static bool came_late(const struct rpc_thread *thread, int64_t now_ns) {
+static bool was_stopped(const struct rpc_thread *thread, int64_t now_ns) {
     return thread->due_ns != CLOCK_NEVER && now_ns - thread->due_ns > LATE_NS;
 }
 
@@ -91,6 +64,7 @@ static void renew_stuck(struct rpc_thread *thread, int64_t now_ns) {
     }
 }
 
+// Shuts down the connections of calls that did not end in time.
 static void abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
     int64_t next_ns = CLOCK_NEVER;
     struct rpc_call *call;
@@ -104,13 +78,13 @@ static void abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
     thread->next_stuck_ns = next_ns;
 }
 
-// All that is due now; returns until when the queue may be waited for; 0: not at all.
+// Does the due work. Returns the time until which the thread may wait for its queue; 0: it must not wait.
 static int64_t run_due(struct rpc_thread *thread) {
-    take_freed(thread);
+    report_freed(thread);
     answer_late(thread);
     int64_t now_ns = clock_now_ns();
     if (now_ns >= thread->next_stuck_ns) {
-        if (came_late(thread, now_ns)) {
+        if (was_stopped(thread, now_ns)) {
             renew_stuck(thread, now_ns);
         }
         abandon_stuck(thread, now_ns);
@@ -126,7 +100,7 @@ static int64_t run_due(struct rpc_thread *thread) {
     return thread->next_stuck_ns < thread->next_tick_ns ? thread->next_stuck_ns : thread->next_tick_ns;
 }
 
-static void thread_drain(struct rpc_thread *thread) {
+static void run_queue(struct rpc_thread *thread) {
     for (;;) {
         int64_t until_ns = run_due(thread);
         thread->due_ns = until_ns ? until_ns : clock_now_ns();
@@ -148,21 +122,21 @@ static void thread_drain(struct rpc_thread *thread) {
 
 static void *thread_main(void *argument) {
     struct rpc_thread *thread = argument;
-    current = thread;
+    wake_own_queue(thread);
     thread->ticking = true;
-    thread->next_tick_ns = 0; // at once
-    thread_drain(thread);
+    thread->next_tick_ns = 0; // the first tick runs at once
+    run_queue(thread);
     return NULL;
 }
 
 err_t thread_start(struct rpc_thread *thread) {
-    // The process's signals are for the loop thread; a new thread inherits the mask it is made under.
+    // Signals are delivered to the loop thread only: the new thread inherits the blocked mask.
     sigset_t before;
     thread_signals_block(&before);
     int failed = pthread_create(&thread->id, NULL, thread_main, thread);
     thread_signals_restore(&before);
     if (failed) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "no thread for completion queue %u: %s", thread->index, strerror(failed));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of completion queue %u: %s", thread->index, strerror(failed));
     }
     char name[16];
     snprintf(name, sizeof name, "%s-%u", thread->server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", thread->index);
@@ -180,14 +154,12 @@ void thread_stop(struct rpc_thread *thread) {
         pthread_join(thread->id, NULL);
         thread->running = false;
     } else {
-        thread_drain(thread);
+        run_queue(thread);
     }
 }
 
 void thread_deinit(struct rpc_thread *thread) {
-    if (thread->wake_call) {
-        grpc_call_unref(thread->wake_call);
-    }
+    wake_deinit(thread);
     if (thread->queue) {
         grpc_completion_queue_destroy(thread->queue);
     }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
 // glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
 enum {
@@ -22,8 +22,8 @@ enum {
     PING_INTERVAL_MIN_MS = 5000,
 };
 
-// What gRPC calls an error is as a rule a peer's (a connection that broke, an encoding it may not use), and nobody may fill the log
-// from outside: it is for debugging. Only what comes before an abort is ours.
+// Most of gRPC's errors are caused by peers (a broken connection, an unsupported encoding). Peers must not be able to fill the log,
+// so these are logged for debugging only. A failed assertion, which aborts the process, is logged as an error.
 static void on_log(gpr_log_func_args *args) {
     char text[1024];
     bool fatal = strncmp(args->message, "assertion failed", strlen("assertion failed")) == 0;
@@ -32,11 +32,11 @@ static void on_log(gpr_log_func_args *args) {
 
 static void tune(void) {
     gpr_set_log_function(on_log);
-    // Reads of 1 MiB in place of 64 KiB: a 16 MB message is some ten slices instead of 290. An operator's own choice stands.
+    // Reads of 1 MiB instead of 64 KiB: a 16 MB message has some ten slices instead of 290. A value set by the operator is kept.
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
-    // The one strategy under which the threads of one queue watch the sockets of all (rpc_options.watcher).
+    // The only strategy with which the threads of one server can poll the sockets of another (rpc_options.watcher).
     setenv("GRPC_POLL_STRATEGY", "epoll1", 1);
-    // Without these glibc gives each large message's pages back and faults them in again for the next.
+    // Without these, glibc returns the pages of each large message to the kernel, and the next message faults them in again.
     mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
     mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
     mallopt(M_TOP_PAD, TOP_PAD);
@@ -47,7 +47,7 @@ void tuning_process(void) {
     pthread_once(&once, tune);
 }
 
-// A string's key is not written to; gRPC's type lacks the const.
+// gRPC does not write to the key; its type lacks the const.
 static grpc_arg integer(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
@@ -58,29 +58,29 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, 
         integer(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK),
         integer(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK),
         integer(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 * READ_CHUNK),
-        // The transport takes in this much of a message that nobody has asked for yet, and no more.
+        // The transport receives this much of a message that was not requested yet, and no more.
         integer(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         integer(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
-        // gRPC's own limit looks at a message only when all of it is there: nothing is saved by it, and its error has no details.
+        // gRPC checks its own limit only when all of the message has arrived: it saves no memory, and its error has no details.
         integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
         integer(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
-        // identity alone is offered, and nothing is ever inflated.
+        // No compression is offered, and no message is decompressed.
         integer(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
         integer(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         integer(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
-        // Half-open connections.
+        // Keepalive detects half-open connections.
         integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
         integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        // Clients may ping more often than gRPC's five minutes.
+        // Clients may ping more often than gRPC's default of five minutes.
         integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MIN_MS),
-        // Above max_calls, so that a client on one connection is refused at once and not kept waiting in silence.
+        // Greater than max_calls, so that a client with one connection gets a refusal instead of waiting for a stream.
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
     };
-    _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS counts them");
+    _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS is the number of arguments");
     for (size_t i = 0; i < TUNING_ARGS; i++) {
         tuning->args[i] = args[i];
     }

@@ -1,4 +1,4 @@
-// What makes gRPC's C core fit this daemon: environment, allocator and channel arguments, with the reason of each.
+// Settings of the gRPC C core for this daemon: environment, allocator and channel arguments. tuning.c gives the reason of each.
 #ifndef EXPERTD_DAEMON_GRPC_TUNING_H
 #define EXPERTD_DAEMON_GRPC_TUNING_H
 
@@ -10,9 +10,9 @@ struct tuning {
     grpc_arg args[TUNING_ARGS];
 };
 
-// Process-wide, and done once however many servers there are; before grpc_init and before other threads read the environment.
+// Process-wide; the first call does the work. Before grpc_init, and before other threads read the environment.
 void tuning_process(void);
-// Arguments that live in `tuning`; the quota is borrowed.
+// The arguments are stored in `tuning`; the quota is borrowed.
 grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota);
 
 #endif

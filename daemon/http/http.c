@@ -11,9 +11,9 @@
 
 enum {
     BACKLOG = 64,
-    HANDLES = 2,      // of a connection
-    SILENT_MS = 1000, // without a request, or without reading its answer: from then on a connection makes room for a newcomer
-    LINGER_MS = 1000, // a refused client gets that long to take its answer and close
+    HANDLES = 2,      // libuv handles of a connection
+    IDLE_MS = 1000,   // a connection idle for so long may be replaced by a new one
+    LINGER_MS = 1000, // time for a client to read its last answer and close
     ANSWER_HEAD_MAX = 512,
     STATUS_NOT_ALLOWED = 405,
     STATUS_UNAVAILABLE = 503,
@@ -22,7 +22,7 @@ enum {
 enum connection_state {
     CONNECTION_READING,
     CONNECTION_WRITING,
-    CONNECTION_LINGERING, // all is said; what still comes is thrown away, or closing would reset the answer on its way
+    CONNECTION_LINGERING, // the last answer is sent; further input is discarded, because closing with unread input sends a reset
 };
 
 struct connection {
@@ -32,12 +32,12 @@ struct connection {
     uv_shutdown_t shutdown;
     unsigned closing; // handles not closed yet
     struct http_server *server;
-    struct connection *previous, *next; // of the open ones; `next` alone of the free ones
+    struct connection *previous, *next; // in the list of open connections; in the free list `next` alone
     enum connection_state state;
-    uint64_t silent_since_ms; // of the loop: when it began to wait for a request, or for its answer to be read
+    uint64_t idle_since_ms; // loop time at which it began to wait for a request, or for the client to read the answer
     bool keep_alive;
     struct http_request *request;
-    char in[HTTP_HEAD_MAX]; // [0, in_length): read and not yet taken by the request
+    char in[HTTP_HEAD_MAX]; // [0, in_length): read from the socket and not yet consumed by the parser
     size_t in_length;
     char head[ANSWER_HEAD_MAX];
     char *body; // owned until written
@@ -46,17 +46,17 @@ struct connection {
 
 struct http_server {
     uv_loop_t *loop;
-    uv_tcp_t listeners[TCP_SOCKETS_MAX]; // one on each address
+    uv_tcp_t listeners[TCP_SOCKETS_MAX]; // one for each address
     size_t num_listeners, open_listeners;
     bool stopping;
     http_page page;
     void *context;
     unsigned max_connections, timeout_ms;
-    unsigned open;                    // connections in use, closing ones too
-    struct connection *first;         // open and not closing
-    struct connection *pool, *unused; // [pool_size] reserved at start; those not in use
+    unsigned open;                    // connections in use, including closing ones
+    struct connection *first;         // list of those that are not closing
+    struct connection *pool, *unused; // [pool_size] allocated at start; free list
     unsigned pool_size;
-    bool peer_waits[TCP_SOCKETS_MAX]; // libuv holds an accepted peer until a connection is free
+    bool peer_waits[TCP_SOCKETS_MAX]; // libuv holds an accepted socket until the pool has a free connection
 };
 
 static void free_when_done(struct http_server *server) {
@@ -144,7 +144,7 @@ static void linger(struct connection *connection) {
 
 // ---- answering
 
-static void take_request(struct connection *connection);
+static void next_request(struct connection *connection);
 
 static void on_written(uv_write_t *write, int status) {
     struct connection *connection = write->data;
@@ -156,7 +156,7 @@ static void on_written(uv_write_t *write, int status) {
     if (status != 0) {
         close_connection(connection);
     } else if (connection->keep_alive) {
-        take_request(connection);
+        next_request(connection);
     } else {
         linger(connection);
     }
@@ -188,13 +188,13 @@ static size_t put_head(struct connection *connection, const struct http_answer *
     return (size_t)used;
 }
 
-// Sends head and body; the timer now runs against a client that does not read.
+// Sends head and body. The timer now limits the time in which the client reads them.
 static void send_answer(struct connection *connection, const struct http_answer *answer, bool head_only) {
     uv_stream_t *stream = (uv_stream_t *)&connection->tcp;
     uv_buf_t parts[] = {uv_buf_init(connection->head, (unsigned)put_head(connection, answer)),
                         uv_buf_init(connection->body, (unsigned)connection->body_length)};
     connection->state = CONNECTION_WRITING;
-    connection->silent_since_ms = uv_now(connection->server->loop);
+    connection->idle_since_ms = uv_now(connection->server->loop);
     uv_read_stop(stream);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     connection->write.data = connection;
@@ -219,8 +219,8 @@ static void answer_request(struct connection *connection, const struct http_requ
     }
     struct http_answer answer =
         state->refused ? put_status(state->refused, body) : server->page(server->context, state->path, body);
-    bool whole = !ferror(body);
-    if (fclose(body) != 0 || !whole || !connection->body) {
+    bool complete = !ferror(body);
+    if (fclose(body) != 0 || !complete || !connection->body) {
         close_connection(connection);
         return;
     }
@@ -229,16 +229,16 @@ static void answer_request(struct connection *connection, const struct http_requ
 
 // ---- reading
 
-static void read_on(struct connection *connection) {
+static void start_reading(struct connection *connection) {
     connection->state = CONNECTION_READING;
-    connection->silent_since_ms = uv_now(connection->server->loop);
+    connection->idle_since_ms = uv_now(connection->server->loop);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     if (uv_read_start((uv_stream_t *)&connection->tcp, on_alloc, on_read) != 0) {
         close_connection(connection);
     }
 }
 
-// Feeds what is there; true where that completes a request, which is then answered.
+// Parses the buffered bytes. True: they completed a request, and its answer is being sent.
 static bool feed(struct connection *connection) {
     size_t taken = http_request_feed(connection->request, connection->in, connection->in_length);
     memmove(connection->in, connection->in + taken, connection->in_length - taken);
@@ -250,11 +250,11 @@ static bool feed(struct connection *connection) {
     return state.done;
 }
 
-// The next request of a connection, which may have come with the last one.
-static void take_request(struct connection *connection) {
+// Starts the next request of a connection. It may already be in the buffer, behind the last one.
+static void next_request(struct connection *connection) {
     http_request_reset(connection->request);
     if (!feed(connection)) {
-        read_on(connection);
+        start_reading(connection);
     }
 }
 
@@ -264,7 +264,7 @@ static void on_read(uv_stream_t *stream, ssize_t length, const uv_buf_t *buffer)
     if (length < 0) {
         close_connection(connection);
     } else if (connection->state == CONNECTION_READING) {
-        // The timer goes on: it is for the whole request, or a byte now and then would hold the connection for ever.
+        // The timer is not restarted: it limits the complete request, so that a slow sender cannot hold the connection.
         connection->in_length += (size_t)length;
         feed(connection);
     }
@@ -282,23 +282,23 @@ static void link_connection(struct http_server *server, struct connection *conne
     server->first = connection;
     server->open++;
     connection->state = CONNECTION_READING;
-    connection->silent_since_ms = uv_now(server->loop);
+    connection->idle_since_ms = uv_now(server->loop);
     connection->in_length = 0;
     uv_tcp_init(server->loop, &connection->tcp);
     uv_timer_init(server->loop, &connection->timer);
     connection->tcp.data = connection->timer.data = connection;
 }
 
-// A newcomer, which is the first of the list, takes the place of the one that has been silent longest. False where none has been
-// for SILENT_MS.
-static bool make_room(struct http_server *server) {
+// Closes the connection that has been idle longest, except the first of the list, which is the new one. False: none has been idle
+// for IDLE_MS.
+static bool close_idlest(struct http_server *server) {
     struct connection *oldest = NULL;
     for (struct connection *c = server->first->next; c; c = c->next) {
-        if (!oldest || c->silent_since_ms < oldest->silent_since_ms) {
+        if (!oldest || c->idle_since_ms < oldest->idle_since_ms) {
             oldest = c;
         }
     }
-    if (!oldest || uv_now(server->loop) - oldest->silent_since_ms < SILENT_MS) {
+    if (!oldest || uv_now(server->loop) - oldest->idle_since_ms < IDLE_MS) {
         return false;
     }
     close_connection(oldest);
@@ -309,7 +309,7 @@ static void on_connection(uv_stream_t *listener, int status) {
     struct http_server *server = listener->data;
     struct connection *connection = server->unused;
     if (status != 0) {
-        return; // out of descriptors, say: libuv goes on listening
+        return; // for example no free descriptor; libuv keeps listening
     }
     if (!connection) {
         server->peer_waits[(uv_tcp_t *)listener - server->listeners] = true;
@@ -318,10 +318,10 @@ static void on_connection(uv_stream_t *listener, int status) {
     link_connection(server, connection);
     if (uv_accept(listener, (uv_stream_t *)&connection->tcp) != 0) {
         close_connection(connection);
-    } else if (server->open > server->max_connections && !make_room(server)) {
+    } else if (server->open > server->max_connections && !close_idlest(server)) {
         answer_request(connection, &(struct http_request_state){.done = true, .refused = STATUS_UNAVAILABLE});
     } else {
-        take_request(connection);
+        next_request(connection);
     }
 }
 
@@ -339,7 +339,7 @@ static void close_listeners(struct http_server *server) {
     }
 }
 
-// Takes the descriptor, on error too.
+// Owns the descriptor, also on error.
 static FALLIBLE listen_on(struct http_server *server, int fd) {
     uv_tcp_t *listener = &server->listeners[server->num_listeners];
     uv_tcp_init(server->loop, listener);
@@ -372,7 +372,7 @@ static FALLIBLE listen_on_all(struct http_server *server, const char *address, u
     return err_context(e, "HTTP (--http %s)", address);
 }
 
-// Beside the connections that are served, a few to say on that there are too many.
+// Allocates max_connections connections, plus some on which to answer 503.
 static FALLIBLE reserve(struct http_server *server) {
     unsigned size = server->max_connections + server->max_connections / 4 + 1;
     server->pool = calloc(size, sizeof *server->pool);

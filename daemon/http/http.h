@@ -1,8 +1,8 @@
-// A small HTTP/1.1 listener on the libuv loop, for operators and monitors: GET and HEAD only, no bodies in, bounded everything
-// (connections, header bytes, time), parsed by a packaged library. Loop thread only.
+// A small HTTP/1.1 server on the libuv loop, for operators and monitoring. It serves GET and HEAD without request bodies, and
+// limits connections, header bytes and time. Loop thread only.
 //
-// Where all connections are taken, one that for a second has sent no whole request, or has not read its
-// answer, makes room: such ones keep no probe out.
+// At the connection limit, a new connection replaces the connection that has been idle longest, if that is a second or more. Idle
+// means: it has sent no complete request, or has not read its answer. So idle clients cannot keep health probes out.
 #ifndef EXPERTD_DAEMON_HTTP_HTTP_H
 #define EXPERTD_DAEMON_HTTP_HTTP_H
 
@@ -12,25 +12,25 @@
 
 struct http_server;
 
-// Writes the page for `path` ("/metrics") to body and sets status and content type; 404 for an unknown path.
 struct http_answer {
     int status;
     const char *content_type;
 };
+// Writes the page for `path` ("/metrics") to `body` and returns its status and content type; 404 for an unknown path.
 typedef struct http_answer (*http_page)(void *context, const char *path, FILE *body);
 
 struct http_options {
-    void *loop;          // uv_loop_t *: the only place where a header names it, untyped so that libuv stays in .c files
-    const char *address; // HOST:PORT: all addresses of the host
+    void *loop;          // uv_loop_t *, untyped so that libuv stays in .c files
+    const char *address; // HOST:PORT; listens on all addresses of the host
     http_page page;
     void *context;
-    unsigned max_connections; // 64
-    unsigned timeout_ms;      // 10000, of an idle or slow connection
+    unsigned max_connections;
+    unsigned timeout_ms; // for a complete request to arrive, and for its answer to be read
 };
 
-// EXPERTD_ERR_UNAVAILABLE names the address and the cause. *port: where HOST:0 ended.
+// *port: the bound port. EXPERTD_ERR_UNAVAILABLE: the address cannot be bound.
 FALLIBLE http_start(const struct http_options *options, struct http_server **out, unsigned *port);
-// Closes the listeners and every connection; the server is freed on the loop afterwards. NULL is legal.
+// Closes the listeners and all connections; then the loop frees the server. NULL is legal.
 void http_stop(struct http_server *server);
 
 #endif

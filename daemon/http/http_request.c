@@ -6,9 +6,9 @@
 
 struct http_request {
     http_parser parser;
-    size_t taken; // bytes of this request so far
+    size_t consumed; // bytes of this request so far
     size_t url_length;
-    char url[HTTP_PATH_MAX]; // then only its path
+    char url[HTTP_PATH_MAX]; // the request target; only its path once the headers are complete
     bool done, keep_alive;
     int refused;
 };
@@ -31,8 +31,8 @@ static int on_url(http_parser *parser, const char *at, size_t length) {
     return 0;
 }
 
-// Leaves only the path of the target, which may be an absolute URL too (RFC 9112, 3.2.2).
-static bool keep_path(struct http_request *request) {
+// Reduces the target to its path. The target may be an absolute URL (RFC 9112, 3.2.2).
+static bool extract_path(struct http_request *request) {
     struct http_parser_url parts;
     http_parser_url_init(&parts);
     if (http_parser_parse_url(request->url, request->url_length, 0, &parts) != 0) {
@@ -62,7 +62,7 @@ static int on_headers_complete(http_parser *parser) {
     if (has_body) {
         return refuse(request, HTTP_STATUS_PAYLOAD_TOO_LARGE);
     }
-    if (!keep_path(request)) {
+    if (!extract_path(request)) {
         return refuse(request, HTTP_STATUS_BAD_REQUEST);
     }
     request->keep_alive = http_should_keep_alive(parser);
@@ -72,7 +72,7 @@ static int on_headers_complete(http_parser *parser) {
 static int on_message_complete(http_parser *parser) {
     struct http_request *request = parser->data;
     request->done = true;
-    http_parser_pause(parser, 1); // what follows is the next request
+    http_parser_pause(parser, 1); // further bytes belong to the next request
     return 0;
 }
 
@@ -100,16 +100,16 @@ void http_request_reset(struct http_request *request) {
 
 size_t http_request_feed(struct http_request *request, const char *bytes, size_t length) {
     if (request->done || length == 0) {
-        return 0; // no bytes would mean the end of the stream to the parser
+        return 0; // zero bytes would signal the end of the stream to the parser
     }
-    size_t room = HTTP_HEAD_MAX - request->taken;
-    size_t offered = length < room ? length : room;
-    if (!room) {
+    size_t space = HTTP_HEAD_MAX - request->consumed;
+    size_t offered = length < space ? length : space;
+    if (!space) {
         refuse(request, HTTP_STATUS_REQUEST_HEADER_FIELDS_TOO_LARGE);
         return 0;
     }
-    size_t taken = http_parser_execute(&request->parser, &SETTINGS, bytes, offered);
-    request->taken += taken;
+    size_t consumed = http_parser_execute(&request->parser, &SETTINGS, bytes, offered);
+    request->consumed += consumed;
     enum http_errno problem = HTTP_PARSER_ERRNO(&request->parser);
     if (!request->done && problem != HPE_OK) {
         bool overflow = problem == HPE_HEADER_OVERFLOW;
@@ -118,10 +118,10 @@ size_t http_request_feed(struct http_request *request, const char *bytes, size_t
     if (!request->done && offered < length) {
         refuse(request, HTTP_STATUS_REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
-    return taken;
+    return consumed;
 }
 
-// Known from the request line's first word on, whatever is wrong behind it; the parser guesses until that word is complete.
+// The method is known as soon as its word is complete, even if the rest of the request is wrong.
 static bool is_head(const http_parser *parser) {
     return parser->method == HTTP_HEAD && HTTP_PARSER_ERRNO(parser) != HPE_INVALID_METHOD;
 }

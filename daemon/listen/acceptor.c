@@ -10,36 +10,37 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
 enum {
-    ACCEPTS_A_TURN = 64, // then the loop's other handles get theirs
-    LOOK_MS = 20,        // between two looks at who is still connected
-    PAUSE_MS = 100,      // after running out of memory
-    HANDLES = 3,         // and its owner
+    ACCEPTS_PER_EVENT = 64, // then other handles of the loop have their turn
+    SCAN_MS = 20,           // least time between two scans for closed connections
+    PAUSE_MS = 100,         // after an error that accepting again at once would repeat
+    HANDLES = 3,            // of the acceptor itself
     LOG_TEXT_MAX = 256
 };
 
-// Says a repeated complaint once a second, with how many it stands for.
-struct complaint {
+// Logs a repeated event at most once a second, with the number of suppressed lines.
+struct log_throttle {
     int64_t next_ns;
-    unsigned long held_back;
+    unsigned long suppressed;
 };
 
-// A connection that was handed on. Its new owner closes it without a word; then the number is free, or another file's.
-struct handed_on {
+// A connection that was handed over. Its owner closes it without notice; then the descriptor number is free or belongs to another
+// file. The inode tells the difference.
+struct active_connection {
     int fd;
     dev_t device;
     ino_t inode;
 };
 
-// A connection whose peer has not spoken.
-struct newcomer {
+// A connection whose peer has not sent data.
+struct silent_connection {
     struct acceptor *acceptor;
     uv_poll_t poll;
     int fd;
     int64_t deadline_ns;
-    TAILQ_ENTRY(newcomer) entry;
+    TAILQ_ENTRY(silent_connection) entry;
 };
 
 struct acceptor {
@@ -47,47 +48,47 @@ struct acceptor {
     char *name;
     uv_loop_t *loop;
     uv_poll_t poll;
-    uv_timer_t pause, patience;
-    unsigned handles; // not closed yet, newcomers' too; and one for the owner, until it stops the acceptor
+    uv_timer_t pause_timer, silence_timer;
+    unsigned handles; // libuv handles not closed yet, of silent connections too; plus one until acceptor_stop
     bool refusing, stopping;
-    int fd, spare; // spare: what is closed to take a connection, and end it, when no other descriptor is left
-    struct complaint shortages, crowds;
-    TAILQ_HEAD(, newcomer) newcomers; // the oldest first
-    unsigned newcomer_count;
-    struct handed_on *connections; // [max_connections], those that were open when last looked at
+    int fd, spare; // spare: reserved descriptor, closed to accept and close a connection when no other is free
+    struct log_throttle failure_log, full_log;
+    TAILQ_HEAD(, silent_connection) silent; // the oldest first
+    unsigned silent_count;
+    struct active_connection *connections; // [max_connections], those found open by the last scan
     unsigned connection_count;
-    int64_t look_again_ns;
+    int64_t next_scan_ns;
     unsigned long turned_away;
 };
 
-// True where the complaint is due; *held_back are those since the last.
-static bool is_due(struct complaint *complaint, unsigned long *held_back) {
+// True: log a line now. *suppressed: the number of lines suppressed since the last one.
+static bool is_due(struct log_throttle *throttle, unsigned long *suppressed) {
     int64_t now_ns = clock_now_ns();
-    if (now_ns < complaint->next_ns) {
-        complaint->held_back++;
+    if (now_ns < throttle->next_ns) {
+        throttle->suppressed++;
         return false;
     }
-    *held_back = complaint->held_back;
-    *complaint = (struct complaint){.next_ns = now_ns + NS_PER_S};
+    *suppressed = throttle->suppressed;
+    *throttle = (struct log_throttle){.next_ns = now_ns + NS_PER_S};
     return true;
 }
 
-static void complain_of_crowd(struct acceptor *acceptor) {
-    unsigned long held_back;
+static void warn_full(struct acceptor *acceptor) {
+    unsigned long suppressed;
     char name[LOG_TEXT_MAX];
-    if (is_due(&acceptor->crowds, &held_back)) {
+    if (is_due(&acceptor->full_log, &suppressed)) {
         log_line(LOG_LEVEL_WARNING, "connections_full", "socket=%s max_connections=%u silent=%u since_last=%lu",
-                 log_quote(acceptor->name, name, sizeof name), acceptor->options.max_connections, acceptor->newcomer_count,
-                 held_back);
+                 log_quote(acceptor->name, name, sizeof name), acceptor->options.max_connections, acceptor->silent_count,
+                 suppressed);
     }
 }
 
-static void complain_of_shortage(struct acceptor *acceptor, int cause) {
-    unsigned long held_back;
+static void log_accept_failed(struct acceptor *acceptor, int cause) {
+    unsigned long suppressed;
     char name[LOG_TEXT_MAX], text[LOG_TEXT_MAX];
-    if (is_due(&acceptor->shortages, &held_back)) {
+    if (is_due(&acceptor->failure_log, &suppressed)) {
         log_line(LOG_LEVEL_ERROR, "accept_failed", "socket=%s cause=%s since_last=%lu",
-                 log_quote(acceptor->name, name, sizeof name), log_quote(strerror(cause), text, sizeof text), held_back);
+                 log_quote(acceptor->name, name, sizeof name), log_quote(strerror(cause), text, sizeof text), suppressed);
     }
 }
 
@@ -105,58 +106,59 @@ static void on_handle_closed(uv_handle_t *handle) {
     handle_closed(handle->data);
 }
 
-static void on_newcomer_closed(uv_handle_t *handle) {
-    struct newcomer *newcomer = handle->data;
-    struct acceptor *acceptor = newcomer->acceptor;
-    free(newcomer);
+static void on_silent_closed(uv_handle_t *handle) {
+    struct silent_connection *connection = handle->data;
+    struct acceptor *acceptor = connection->acceptor;
+    free(connection);
     handle_closed(acceptor);
 }
 
-// ---- newcomers
+// ---- silent connections
 
-// Its descriptor is the caller's now; its memory goes on the loop.
-static int release_newcomer(struct newcomer *newcomer) {
-    struct acceptor *acceptor = newcomer->acceptor;
-    TAILQ_REMOVE(&acceptor->newcomers, newcomer, entry);
-    acceptor->newcomer_count--;
-    uv_close((uv_handle_t *)&newcomer->poll, on_newcomer_closed); // before its descriptor goes elsewhere
-    return newcomer->fd;
+// Returns the descriptor, which the caller then owns. The loop frees the connection.
+static int release_silent(struct silent_connection *connection) {
+    struct acceptor *acceptor = connection->acceptor;
+    TAILQ_REMOVE(&acceptor->silent, connection, entry);
+    acceptor->silent_count--;
+    uv_close((uv_handle_t *)&connection->poll, on_silent_closed); // before the descriptor gets another owner
+    return connection->fd;
 }
 
-static void on_impatient(uv_timer_t *timer);
+static void on_silence_timeout(uv_timer_t *timer);
 
-static void await_the_oldest(struct acceptor *acceptor) {
-    const struct newcomer *oldest = TAILQ_FIRST(&acceptor->newcomers);
+static void arm_silence_timer(struct acceptor *acceptor) {
+    const struct silent_connection *oldest = TAILQ_FIRST(&acceptor->silent);
     if (!oldest) {
-        uv_timer_stop(&acceptor->patience);
+        uv_timer_stop(&acceptor->silence_timer);
         return;
     }
     int64_t left_ns = oldest->deadline_ns - clock_now_ns();
-    uv_update_time(acceptor->loop); // a timer counts from the loop's own idea of now
-    uv_timer_start(&acceptor->patience, on_impatient, left_ns > 0 ? (uint64_t)(left_ns / NS_PER_MS) + 1 : 1, 0);
+    uv_update_time(acceptor->loop); // a timer starts at the loop's cached time
+    uv_timer_start(&acceptor->silence_timer, on_silence_timeout, left_ns > 0 ? (uint64_t)(left_ns / NS_PER_MS) + 1 : 1, 0);
 }
 
-static void on_impatient(uv_timer_t *timer) {
+static void on_silence_timeout(uv_timer_t *timer) {
     struct acceptor *acceptor = timer->data;
-    struct newcomer *oldest;
+    struct silent_connection *oldest;
     int64_t now_ns = clock_now_ns();
     unsigned closed = 0;
-    for (; (oldest = TAILQ_FIRST(&acceptor->newcomers)) && oldest->deadline_ns <= now_ns; closed++) {
-        close(release_newcomer(oldest));
+    for (; (oldest = TAILQ_FIRST(&acceptor->silent)) && oldest->deadline_ns <= now_ns; closed++) {
+        close(release_silent(oldest));
     }
     char name[LOG_TEXT_MAX];
     log_line(LOG_LEVEL_DEBUG, "silent_closed", "socket=%s connections=%u", log_quote(acceptor->name, name, sizeof name), closed);
-    await_the_oldest(acceptor);
+    arm_silence_timer(acceptor);
 }
 
-// ---- room
+// ---- capacity
 
-static bool is_open(const struct handed_on *connection) {
-    struct stat there;
-    return fstat(connection->fd, &there) == 0 && there.st_dev == connection->device && there.st_ino == connection->inode;
+static bool is_open(const struct active_connection *connection) {
+    struct stat st;
+    return fstat(connection->fd, &st) == 0 && st.st_dev == connection->device && st.st_ino == connection->inode;
 }
 
-// Its owner may close one between the two calls: then the number is free, as nobody is accepted any more who could get it.
+// An owner may close its connection between is_open and shutdown. The descriptor number is then free: no new connection can reuse
+// it, because accepting has ended.
 void acceptor_hang_up(struct acceptor *acceptor) {
     for (unsigned i = 0; acceptor && i < acceptor->connection_count; i++) {
         if (is_open(&acceptor->connections[i])) {
@@ -165,7 +167,7 @@ void acceptor_hang_up(struct acceptor *acceptor) {
     }
 }
 
-static void look_who_is_there(struct acceptor *acceptor) {
+static void scan_connections(struct acceptor *acceptor) {
     unsigned open = 0;
     for (unsigned i = 0; i < acceptor->connection_count; i++) {
         if (is_open(&acceptor->connections[i])) {
@@ -177,111 +179,111 @@ static void look_who_is_there(struct acceptor *acceptor) {
 
 static bool is_full(const struct acceptor *acceptor) {
     unsigned max = acceptor->options.max_connections, max_silent = acceptor->options.max_silent;
-    return (max > 0 && acceptor->connection_count + acceptor->newcomer_count >= max) ||
-           (max_silent > 0 && acceptor->newcomer_count >= max_silent);
+    return (max > 0 && acceptor->connection_count + acceptor->silent_count >= max) ||
+           (max_silent > 0 && acceptor->silent_count >= max_silent);
 }
 
-// Ends the silence that lasts longest; false where nobody is silent.
-static bool end_the_oldest(struct acceptor *acceptor) {
-    struct newcomer *oldest = TAILQ_FIRST(&acceptor->newcomers);
+// False: there is no silent connection.
+static bool close_oldest_silent(struct acceptor *acceptor) {
+    struct silent_connection *oldest = TAILQ_FIRST(&acceptor->silent);
     if (!oldest) {
         return false;
     }
-    close(release_newcomer(oldest));
+    close(release_silent(oldest));
     acceptor->turned_away++;
     return true;
 }
 
-// A flood makes one look at all of them in LOOK_MS, no more.
-static bool make_room(struct acceptor *acceptor) {
+// False: no connection can be added. Scans at most once in SCAN_MS, so a flood of connections does not scan for each one.
+static bool ensure_capacity(struct acceptor *acceptor) {
     int64_t now_ns = clock_now_ns();
-    if (is_full(acceptor) && now_ns >= acceptor->look_again_ns) {
-        acceptor->look_again_ns = now_ns + LOOK_MS * (int64_t)NS_PER_MS;
-        look_who_is_there(acceptor);
+    if (is_full(acceptor) && now_ns >= acceptor->next_scan_ns) {
+        acceptor->next_scan_ns = now_ns + SCAN_MS * (int64_t)NS_PER_MS;
+        scan_connections(acceptor);
     }
     if (!is_full(acceptor)) {
         return true;
     }
-    complain_of_crowd(acceptor);
-    return end_the_oldest(acceptor);
+    warn_full(acceptor);
+    return close_oldest_silent(acceptor);
 }
 
 // ---- accepting
 
-static void hand_on(struct acceptor *acceptor, int fd) {
-    struct stat there;
-    if (fstat(fd, &there) != 0) {
+static void hand_over(struct acceptor *acceptor, int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
         close(fd);
         return;
     }
     if (acceptor->options.max_connections > 0) {
         INVARIANT(acceptor->connection_count < acceptor->options.max_connections);
-        acceptor->connections[acceptor->connection_count++] = (struct handed_on){fd, there.st_dev, there.st_ino};
+        acceptor->connections[acceptor->connection_count++] = (struct active_connection){fd, st.st_dev, st.st_ino};
     }
     acceptor->options.accepted(acceptor->options.context, fd);
 }
 
-static void on_word(uv_poll_t *poll, int status, int events) {
-    struct newcomer *newcomer = poll->data;
-    struct acceptor *acceptor = newcomer->acceptor;
+static void on_first_bytes(uv_poll_t *poll, int status, int events) {
+    struct silent_connection *connection = poll->data;
+    struct acceptor *acceptor = connection->acceptor;
     (void)events;
     char byte;
-    ssize_t got = status < 0 ? 0 : recv(newcomer->fd, &byte, 1, MSG_PEEK);
+    ssize_t got = status < 0 ? 0 : recv(connection->fd, &byte, 1, MSG_PEEK);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         return;
     }
-    int fd = release_newcomer(newcomer);
+    int fd = release_silent(connection);
     if (got > 0) {
-        hand_on(acceptor, fd);
+        hand_over(acceptor, fd);
     } else {
         close(fd);
     }
 }
 
-static void await_word(struct acceptor *acceptor, int fd) {
-    struct newcomer *newcomer = calloc(1, sizeof *newcomer);
-    if (!newcomer || uv_poll_init(acceptor->loop, &newcomer->poll, fd) != 0) {
-        free(newcomer);
+static void await_first_bytes(struct acceptor *acceptor, int fd) {
+    struct silent_connection *connection = calloc(1, sizeof *connection);
+    if (!connection || uv_poll_init(acceptor->loop, &connection->poll, fd) != 0) {
+        free(connection);
         close(fd);
         acceptor->turned_away++;
         return;
     }
-    newcomer->acceptor = acceptor;
-    newcomer->poll.data = newcomer;
-    newcomer->fd = fd;
-    newcomer->deadline_ns = clock_add_ns(clock_now_ns(), acceptor->options.silent_ns);
-    TAILQ_INSERT_TAIL(&acceptor->newcomers, newcomer, entry);
-    acceptor->newcomer_count++;
+    connection->acceptor = acceptor;
+    connection->poll.data = connection;
+    connection->fd = fd;
+    connection->deadline_ns = clock_add_ns(clock_now_ns(), acceptor->options.silent_ns);
+    TAILQ_INSERT_TAIL(&acceptor->silent, connection, entry);
+    acceptor->silent_count++;
     acceptor->handles++;
-    uv_poll_start(&newcomer->poll, UV_READABLE, on_word);
-    if (TAILQ_FIRST(&acceptor->newcomers) == newcomer) {
-        await_the_oldest(acceptor);
+    uv_poll_start(&connection->poll, UV_READABLE, on_first_bytes);
+    if (TAILQ_FIRST(&acceptor->silent) == connection) {
+        arm_silence_timer(acceptor);
     }
 }
 
-static void take(struct acceptor *acceptor, int fd) {
+static void admit(struct acceptor *acceptor, int fd) {
     const struct acceptor_options *options = &acceptor->options;
     if (options->admits && !options->admits(options->context, fd)) {
         close(fd);
-    } else if (!make_room(acceptor)) {
+    } else if (!ensure_capacity(acceptor)) {
         acceptor->turned_away++;
         close(fd);
     } else {
-        await_word(acceptor, fd);
+        await_first_bytes(acceptor, fd);
     }
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events);
 
-static void on_pause_over(uv_timer_t *timer) {
+static void on_pause_timeout(uv_timer_t *timer) {
     struct acceptor *acceptor = timer->data;
     uv_poll_start(&acceptor->poll, UV_READABLE, on_readable);
 }
 
-// The connection stays in the backlog, and the poll would say so without end: look away for a while.
+// The connection stays in the backlog and keeps the socket readable, so polling stops for a while.
 static void pause_accepting(struct acceptor *acceptor) {
     uv_poll_stop(&acceptor->poll);
-    uv_timer_start(&acceptor->pause, on_pause_over, PAUSE_MS, 0);
+    uv_timer_start(&acceptor->pause_timer, on_pause_timeout, PAUSE_MS, 0);
 }
 
 static int accept_one(const struct acceptor *acceptor) {
@@ -292,8 +294,8 @@ static int open_spare(void) {
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-// Takes a connection with the spare descriptor, and ends it. Another thread may be faster at the number that is free in between.
-static bool turn_one_away(struct acceptor *acceptor) {
+// Accepts a connection with the spare descriptor and closes it. Fails if another thread takes the free descriptor first.
+static bool drop_one_connection(struct acceptor *acceptor) {
     if (acceptor->spare < 0) {
         acceptor->spare = open_spare();
         return false;
@@ -308,14 +310,14 @@ static bool turn_one_away(struct acceptor *acceptor) {
     return fd >= 0;
 }
 
-// True where accepting may go on at once.
-static bool survive(struct acceptor *acceptor, int cause) {
-    if (cause == EINTR || cause == ECONNABORTED || cause == EPROTO) { // the peer's own
+// True: accepting may continue at once.
+static bool handle_accept_error(struct acceptor *acceptor, int cause) {
+    if (cause == EINTR || cause == ECONNABORTED || cause == EPROTO) { // not a shortage of this process
         return true;
     }
-    complain_of_shortage(acceptor, cause);
+    log_accept_failed(acceptor, cause);
     if (cause == EMFILE || cause == ENFILE) {
-        return end_the_oldest(acceptor) || turn_one_away(acceptor);
+        return close_oldest_silent(acceptor) || drop_one_connection(acceptor);
     }
     return false;
 }
@@ -323,15 +325,15 @@ static bool survive(struct acceptor *acceptor, int cause) {
 static void on_readable(uv_poll_t *poll, int status, int events) {
     struct acceptor *acceptor = poll->data;
     (void)events;
-    // `accepted` may stop the acceptor: its descriptor is -1 then.
-    for (int i = 0; i < ACCEPTS_A_TURN && acceptor->fd >= 0; i++) {
+    // `accepted` may stop the acceptor, which sets fd to -1.
+    for (int i = 0; i < ACCEPTS_PER_EVENT && acceptor->fd >= 0; i++) {
         int fd = status < 0 ? -1 : accept_one(acceptor);
         int cause = status < 0 ? -status : errno;
         if (fd >= 0) {
-            take(acceptor, fd);
+            admit(acceptor, fd);
         } else if (cause == EAGAIN || cause == EWOULDBLOCK) {
             return;
-        } else if (!survive(acceptor, cause)) {
+        } else if (!handle_accept_error(acceptor, cause)) {
             pause_accepting(acceptor);
             return;
         }
@@ -364,7 +366,7 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
     acceptor->options.silent_ns = options->silent_ns ? options->silent_ns : ACCEPTOR_SILENT_NS;
     acceptor->loop = options->loop;
     acceptor->fd = fd;
-    TAILQ_INIT(&acceptor->newcomers);
+    TAILQ_INIT(&acceptor->silent);
     err_t e = reserve(acceptor, options);
     if (err_is(e)) {
         close(fd);
@@ -373,11 +375,11 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
         free(acceptor);
         return e;
     }
-    acceptor->spare = open_spare(); // -1: tried again when it is needed
+    acceptor->spare = open_spare(); // -1: drop_one_connection tries again
     acceptor->handles = HANDLES + 1;
-    uv_timer_init(acceptor->loop, &acceptor->pause);
-    uv_timer_init(acceptor->loop, &acceptor->patience);
-    acceptor->poll.data = acceptor->pause.data = acceptor->patience.data = acceptor;
+    uv_timer_init(acceptor->loop, &acceptor->pause_timer);
+    uv_timer_init(acceptor->loop, &acceptor->silence_timer);
+    acceptor->poll.data = acceptor->pause_timer.data = acceptor->silence_timer.data = acceptor;
     uv_poll_start(&acceptor->poll, UV_READABLE, on_readable);
     *out = acceptor;
     return OK;
@@ -388,13 +390,13 @@ void acceptor_refuse(struct acceptor *acceptor) {
         return;
     }
     acceptor->refusing = true;
-    struct newcomer *newcomer;
-    while ((newcomer = TAILQ_FIRST(&acceptor->newcomers))) {
-        close(release_newcomer(newcomer));
+    struct silent_connection *connection;
+    while ((connection = TAILQ_FIRST(&acceptor->silent))) {
+        close(release_silent(connection));
     }
-    uv_close((uv_handle_t *)&acceptor->poll, on_handle_closed); // before its descriptor goes
-    uv_close((uv_handle_t *)&acceptor->pause, on_handle_closed);
-    uv_close((uv_handle_t *)&acceptor->patience, on_handle_closed);
+    uv_close((uv_handle_t *)&acceptor->poll, on_handle_closed); // before the descriptor is closed
+    uv_close((uv_handle_t *)&acceptor->pause_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&acceptor->silence_timer, on_handle_closed);
     close(acceptor->fd);
     acceptor->fd = -1;
     if (acceptor->spare >= 0) {
@@ -415,6 +417,6 @@ struct acceptor_counts acceptor_counts(struct acceptor *acceptor) {
     if (!acceptor) {
         return (struct acceptor_counts){0};
     }
-    look_who_is_there(acceptor);
-    return (struct acceptor_counts){acceptor->connection_count + acceptor->newcomer_count, acceptor->turned_away};
+    scan_connections(acceptor);
+    return (struct acceptor_counts){acceptor->connection_count + acceptor->silent_count, acceptor->turned_away};
 }

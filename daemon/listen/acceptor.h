@@ -1,10 +1,10 @@
-// A listening socket on the libuv loop: accepts, keeps the open connections within a bound, and hands each on. It reads nothing.
-// Loop thread only.
+// A listening socket on the libuv loop. It accepts connections, limits their number and hands each one over to its owner. It reads
+// no data. Loop thread only.
 //
-// A connection is handed on once its peer has begun to speak, as whoever asks for something does at once. Silent ones are closed
-// after ACCEPTOR_SILENT_NS, and the oldest of them as soon as a newcomer has no room; where all that are open have spoken it is the
-// newcomer that is closed. Out of descriptors the same happens, with one that is kept for it: nobody waits in the backlog for
-// what may take for ever, and accepting goes on by itself.
+// A connection is silent until its peer has sent data; then it is handed over. A silent connection is closed after silent_ns. At
+// the connection limit, a new connection replaces the oldest silent one; if no connection is silent, the new one is closed. The
+// same happens when the process has no descriptor left: a spare descriptor is reserved for accepting and closing the new
+// connection. So no connection waits in the backlog without limit, and accepting resumes by itself.
 #ifndef EXPERTD_DAEMON_LISTEN_ACCEPTOR_H
 #define EXPERTD_DAEMON_LISTEN_ACCEPTOR_H
 
@@ -19,29 +19,29 @@ struct acceptor;
 
 struct acceptor_options {
     void *loop;                              // uv_loop_t *, untyped so that libuv stays in .c files
-    const char *name;                        // of the address, for the log; copied
-    unsigned max_connections;                // open at once, silent ones too; 0: no bound
-    unsigned max_silent;                     // of them, silent ones; 0: no bound of their own
-    int64_t silent_ns;                       // how long they may say nothing; 0: ACCEPTOR_SILENT_NS
-    bool (*admits)(void *context, int fd);   // NULL: everybody. Where it says no, and why, the connection is closed
+    const char *name;                        // the address, for the log; copied
+    unsigned max_connections;                // open connections, including silent ones; 0: no limit
+    unsigned max_silent;                     // silent connections; 0: no separate limit
+    int64_t silent_ns;                       // time limit of a silent connection; 0: ACCEPTOR_SILENT_NS
+    bool (*admits)(void *context, int fd);   // false: the connection is closed; the callee logs why. NULL: admits all
     void (*accepted)(void *context, int fd); // a connected, non-blocking, close-on-exec socket, owned by the callee
     void *context;
 };
 
-// fd listens, does not block, and is owned by the acceptor from here, also on error.
+// `fd` is a listening, non-blocking socket. The acceptor owns it from this call, also on error.
 FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct acceptor **out);
-// Closes the socket and silent connections at once: nobody comes any more. Connections handed on stay, and are counted on. NULL is
-// legal, and so are a second call and one from `accepted`.
+// Closes the listening socket and all silent connections. Connections that were handed over stay open and are still counted. NULL
+// is legal, and so are a second call and a call from `accepted`.
 void acceptor_refuse(struct acceptor *acceptor);
-// Says the end to the peers of all connections that were handed on: what was sent before still comes, nothing after it. Their owner
-// reads on. NULL is legal.
+// Shuts down the sending side of all connections that were handed over. Data sent before still arrives, and their owner can still
+// read. NULL is legal.
 void acceptor_hang_up(struct acceptor *acceptor);
-// The same as acceptor_refuse, and its memory goes, on the loop afterwards. NULL is legal, and so is a call from `accepted`.
+// Like acceptor_refuse; then the loop frees the acceptor. NULL is legal, and so is a call from `accepted`.
 void acceptor_stop(struct acceptor *acceptor);
 
 struct acceptor_counts {
-    unsigned open;             // connections, silent ones too
-    unsigned long turned_away; // closed so far for want of room or descriptors
+    unsigned open;             // connections, including silent ones
+    unsigned long turned_away; // connections closed so far because a limit was reached or no descriptor was free
 };
 struct acceptor_counts acceptor_counts(struct acceptor *acceptor); // NULL is legal: none
 

@@ -16,13 +16,13 @@ static FALLIBLE refuse_held(int fd, const char *path) {
     ssize_t length = pread(fd, pid, sizeof pid - 1, 0);
     size_t digits = length > 0 ? strspn(pid, "0123456789") : 0;
     pid[digits] = '\0';
-    // Of this number is this process, or another one in a container of its own.
+    // The same process id: this process holds the lock, or a process in another PID namespace does.
     bool own = digits && strtol(pid, NULL, 10) == (long)getpid();
     FAIL(EXPERTD_ERR_UNAVAILABLE, "process %s%s holds %s: stop it, or choose another address", digits ? pid : "(unknown)",
-         own ? " (this one's number: do two of its addresses lie there?)" : "", path);
+         own ? " (this process has the same id: do two of its addresses have this path?)" : "", path);
 }
 
-// Whether the locked file still is the one at the path: its last holder may have removed it between our open and our lock.
+// Whether the locked file is still the file at the path: its last holder may have removed it between open and flock.
 static bool is_current(int fd, const char *path) {
     struct stat held, named;
     return fstat(fd, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
@@ -37,7 +37,7 @@ static FALLIBLE write_pid(int fd, const char *path) {
     return OK;
 }
 
-// *taken: locked and current. Not taken without an error: removed meanwhile, try again.
+// *taken: the file is locked and current. Not taken and no error: the file was removed meanwhile; try again.
 static FALLIBLE try_lock(int fd, const char *path, bool *taken) {
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK) {
@@ -54,7 +54,7 @@ FALLIBLE lockfile_take(const char *path, struct lockfile *out) {
     for (int i = 0; i < TRIES_MAX; i++) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0) {
-            FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot make the lock file %s: %s", path, strerror(errno));
+            FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot create the lock file %s: %s", path, strerror(errno));
         }
         bool taken = false;
         err_t e = try_lock(fd, path, &taken);
@@ -71,14 +71,14 @@ FALLIBLE lockfile_take(const char *path, struct lockfile *out) {
             FAIL(EXPERTD_ERR_NOMEM, "no memory for the path %s", path);
         }
     }
-    FAIL(EXPERTD_ERR_UNAVAILABLE, "%s is removed as often as it is made: another program works on it", path);
+    FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot keep the lock file %s: another program removes it again and again", path);
 }
 
 void lockfile_release(struct lockfile *lock) {
     if (!lock->path) {
         return;
     }
-    // Removed while still locked: whoever opened it before sees in is_current that it is gone.
+    // Remove the file while it is still locked. A process that has it open finds out in is_current.
     if (is_current(lock->fd, lock->path)) {
         unlink(lock->path);
     }

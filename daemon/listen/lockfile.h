@@ -1,5 +1,5 @@
-// A file that one process at a time holds, with its process id in it: what tells a live socket from a stale one. The lock is the
-// kernel's (flock), so it is gone with its process however that ended. Any thread; one owner.
+// A lock file that one process at a time can hold. It contains the holder's process id. A Unix socket whose lock file is not held
+// is stale. flock releases the lock when the process ends, however it ends. Any thread; one owner.
 #ifndef EXPERTD_DAEMON_LISTEN_LOCKFILE_H
 #define EXPERTD_DAEMON_LISTEN_LOCKFILE_H
 
@@ -10,10 +10,10 @@ struct lockfile {
     int fd;
 };
 
-// Creates the file (mode 0600) where there is none, never waits. EXPERTD_ERR_UNAVAILABLE: another process holds it (the message
-// names its id), or it cannot be made.
+// Creates the file (mode 0600) if it is missing, and locks it without waiting. EXPERTD_ERR_UNAVAILABLE: another process holds the
+// lock (the message has its process id), or the file cannot be created.
 FALLIBLE lockfile_take(const char *path, struct lockfile *out);
-// Removes the file and lets go. Legal on a zeroed struct and twice.
+// Removes the file and releases the lock. Legal on a zeroed struct, and twice.
 void lockfile_release(struct lockfile *lock);
 
 #endif

@@ -18,7 +18,7 @@ FALLIBLE resolve_address(const char *address, struct addrinfo **out) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     int result = getaddrinfo(host, colon + 1, &hints, out);
     if (result != 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot find the host of %s: %s", address, gai_strerror(result));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot resolve the host of %s: %s", address, gai_strerror(result));
     }
     return OK;
 }

@@ -1,4 +1,4 @@
-// HOST:PORT to socket addresses.
+// Resolves HOST:PORT to socket addresses.
 #ifndef EXPERTD_DAEMON_LISTEN_RESOLVE_H
 #define EXPERTD_DAEMON_LISTEN_RESOLVE_H
 
@@ -6,8 +6,8 @@
 
 #include "base/err.h"
 
-// Every address of HOST, to listen on; a host in brackets is IPv6. The owner calls freeaddrinfo. EXPERTD_ERR_CONFIG: no HOST:PORT;
-// EXPERTD_ERR_UNAVAILABLE: the host is not to be found.
+// Returns every address of HOST, for listening. A HOST in brackets is an IPv6 address. The caller calls freeaddrinfo.
+// EXPERTD_ERR_CONFIG: `address` is not HOST:PORT. EXPERTD_ERR_UNAVAILABLE: the host cannot be resolved.
 FALLIBLE resolve_address(const char *address, struct addrinfo **out);
 
 #endif

@@ -12,7 +12,7 @@
 
 enum {
     PREFACE_BYTES = 24,
-    USER_TIMEOUT_MS = 15000, // a peer that acknowledges nothing for so long is gone
+    USER_TIMEOUT_MS = 15000, // the kernel closes a connection with unacknowledged data after this time
     PEER_MAX = INET6_ADDRSTRLEN + 16
 };
 
@@ -33,7 +33,7 @@ static bool peer_of(int fd, char out[PEER_MAX]) {
     socklen_t length = sizeof peer;
     char host[INET6_ADDRSTRLEN];
     if (getpeername(fd, &peer.any, &length) != 0) {
-        return false; // it is gone already
+        return false; // the peer has already disconnected
     }
     bool is_v6 = peer.any.sa_family == AF_INET6, mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr);
     if (is_v6 && !mapped) {
@@ -47,7 +47,7 @@ static bool peer_of(int fd, char out[PEER_MAX]) {
     return true;
 }
 
-// A part of what every HTTP/2 connection begins with counts as silence.
+// The socket becomes readable only with the complete HTTP/2 preface, so a peer that sent a part of it counts as silent.
 static bool admits(void *context, int fd) {
     int bytes = PREFACE_BYTES;
     (void)context;
@@ -74,7 +74,7 @@ static void on_accepted(void *context, int fd) {
 
 // ---- listening
 
-// Takes the descriptors, on error too.
+// Owns the descriptors, also on error.
 static FALLIBLE watch_all(struct tcp_listener *listener, const int *fds, size_t count) {
     const struct tcp_listener_options *options = &listener->options;
     unsigned each = options->max_connections / (unsigned)count;
@@ -135,7 +135,7 @@ void tcp_listener_stop(struct tcp_listener *listener) {
     for (size_t i = 0; listener && i < listener->count; i++) {
         acceptor_stop(listener->acceptors[i]);
     }
-    free(listener); // acceptors that are stopped call nobody back
+    free(listener); // stopped acceptors make no callbacks
 }
 
 struct acceptor_counts tcp_listener_counts(struct tcp_listener *listener) {

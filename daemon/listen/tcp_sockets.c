@@ -25,16 +25,16 @@ static unsigned port_of(int fd) {
     struct sockaddr_in6 bound = {0};
     socklen_t length = sizeof bound;
     INVARIANT(getsockname(fd, (struct sockaddr *)&bound, &length) == 0);
-    return ntohs(bound.sin6_port); // sockaddr_in has it in the same place
+    return ntohs(bound.sin6_port); // sin_port has the same offset
 }
 
-// -1 with errno.
+// Returns -1 and sets errno on error.
 static int listen_on(const struct addrinfo *at) {
     int on = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0) {
         return -1;
     }
-    // A port whose last connections linger is free; one on which somebody listens is not.
+    // SO_REUSEADDR permits a port with connections in TIME_WAIT, but not a port on which another socket listens.
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 &&
         listen(fd, BACKLOG) == 0) {
         return fd;
@@ -51,12 +51,12 @@ static FALLIBLE refused(const char *address, int cause) {
                              : strerror(cause));
 }
 
-// A name may have addresses of a family that this machine has not.
-static bool is_not_of_this_machine(int cause) {
+// A host name may have addresses of a family that this machine does not support.
+static bool is_unavailable_here(int cause) {
     return cause == EADDRNOTAVAIL || cause == EAFNOSUPPORT;
 }
 
-// Where any port will do, the first address chooses for all.
+// With port 0, the port of the first socket is used for all.
 static FALLIBLE bind_all(const struct addrinfo *found, const char *address, int fds[TCP_SOCKETS_MAX], size_t *count,
                          unsigned *port) {
     int cause = 0;
@@ -68,7 +68,7 @@ static FALLIBLE bind_all(const struct addrinfo *found, const char *address, int 
         if (fd >= 0) {
             *port = *count == 0 ? port_of(fd) : *port;
             fds[(*count)++] = fd;
-        } else if (is_not_of_this_machine(errno)) {
+        } else if (is_unavailable_here(errno)) {
             cause = errno;
         } else {
             return refused(address, errno);

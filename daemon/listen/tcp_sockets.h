@@ -1,4 +1,4 @@
-// The sockets of a TCP port, one on each address of its host.
+// Opens the listening sockets of a TCP port, one for each address of a host.
 #ifndef EXPERTD_DAEMON_LISTEN_TCP_SOCKETS_H
 #define EXPERTD_DAEMON_LISTEN_TCP_SOCKETS_H
 
@@ -8,10 +8,10 @@
 
 enum { TCP_SOCKETS_MAX = 8 };
 
-// Binds and listens on all addresses of "HOST:PORT" or "[HOST]:PORT" that this machine has, of a name often an IPv4 and an IPv6
-// one. The descriptors, close-on-exec and non-blocking, are the caller's; *port is the bound one, with port 0 the same on all.
-// EXPERTD_ERR_CONFIG: no HOST:PORT. EXPERTD_ERR_UNAVAILABLE: the host is not to be found, or the address is not to be had, with
-// what holds it; nothing is open then.
+// Binds and listens on those addresses of "HOST:PORT" or "[HOST]:PORT" that this machine has; a host name often has an IPv4 and an
+// IPv6 address. The caller owns the descriptors, which are close-on-exec and non-blocking. *port: the bound port, the same on all
+// addresses also for port 0. EXPERTD_ERR_CONFIG: the address is not HOST:PORT. EXPERTD_ERR_UNAVAILABLE: the host cannot be
+// resolved, or the address cannot be bound. On error no descriptor is open.
 FALLIBLE tcp_sockets_open(const char *address, int fds[TCP_SOCKETS_MAX], size_t *count, unsigned *port);
 
 #endif

@@ -12,24 +12,24 @@
 
 #include "base/clock.h"
 #include "daemon/listen/lockfile.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
 enum { BACKLOG = 1024, SEND_BUFFER_BYTES = 256 << 10, LOG_TEXT_MAX = 256 };
 
 struct unix_listener {
-    struct unix_listener_options options; // path and allow_uids are our own
+    struct unix_listener_options options; // path and allow_uids are valid only during unix_listener_start
     struct acceptor *acceptor;
     struct sockaddr_un address;
     char *allow_uids;
     bool bound;
-    dev_t device; // of the socket file that we made
+    dev_t device; // identifies the socket file that this listener created
     ino_t inode;
     struct lockfile lock;
-    int64_t next_refusal_ns; // when one may be told again
-    unsigned long untold;    // refusals since the last that was
+    int64_t next_refusal_ns;  // no refusal is logged before this time
+    unsigned long suppressed; // refusals not logged since the last log line
 };
 
-bool unix_path_whole(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]) {
+bool unix_path_absolute(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]) {
     char folder[PATH_MAX] = "";
     if (path[0] != '/' && !getcwd(folder, sizeof folder)) {
         return false;
@@ -59,18 +59,18 @@ bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer) {
     return false;
 }
 
-// Told once a second, with how many it stands for.
-static void tell_refusal(struct unix_listener *listener, const struct ucred *peer) {
+// Logs at most one line per second, with the number of suppressed ones.
+static void log_refusal(struct unix_listener *listener, const struct ucred *peer) {
     char path[LOG_TEXT_MAX];
     int64_t now_ns = clock_now_ns();
     if (now_ns < listener->next_refusal_ns) {
-        listener->untold++;
+        listener->suppressed++;
         return;
     }
     log_line(LOG_LEVEL_WARNING, "peer_refused", "socket=%s uid=%ld pid=%ld since_last=%lu",
-             log_quote(listener->address.sun_path, path, sizeof path), (long)peer->uid, (long)peer->pid, listener->untold);
+             log_quote(listener->address.sun_path, path, sizeof path), (long)peer->uid, (long)peer->pid, listener->suppressed);
     listener->next_refusal_ns = now_ns + NS_PER_S;
-    listener->untold = 0;
+    listener->suppressed = 0;
 }
 
 static bool peer_of(int fd, struct ucred *peer) {
@@ -84,14 +84,14 @@ static bool admits(void *context, int fd) {
     struct ucred peer;
     bool admitted = peer_of(fd, &peer) && unix_listener_allows(listener->allow_uids, geteuid(), peer.uid);
     if (!admitted) {
-        tell_refusal(listener, &peer);
+        log_refusal(listener, &peer);
     }
     return admitted;
 }
 
-// An answer that fits into the socket's buffer leaves in one call; past it gRPC wakes a thread of its own to wait for room. The
-// kernel doubles the number. Best effort: without it answers are as right.
-static void widen(int fd) {
+// An answer that fits into the socket buffer is sent in one call. For a larger one, gRPC wakes another thread that waits for buffer
+// space. The kernel doubles this value. A failure only affects speed.
+static void enlarge_send_buffer(int fd) {
     int bytes = SEND_BUFFER_BYTES;
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
@@ -99,8 +99,8 @@ static void widen(int fd) {
 static void on_accepted(void *context, int fd) {
     struct unix_listener *listener = context;
     struct ucred peer;
-    INVARIANT(peer_of(fd, &peer)); // it was when it came, and is the same as then
-    widen(fd);
+    INVARIANT(peer_of(fd, &peer)); // succeeded in admits; the credentials of a connection do not change
+    enlarge_send_buffer(fd);
     listener->options.accepted(listener->options.context, fd, peer.uid);
 }
 
@@ -117,8 +117,9 @@ static FALLIBLE set_address(struct unix_listener *listener, const char *path) {
     return OK;
 }
 
-// Whether a process listens there that knows nothing of our lock: only a refused connection says that nobody does.
-static bool is_dead(const struct sockaddr_un *address) {
+// Whether no process listens on the socket. A program that does not use our lock file may listen on it; only ECONNREFUSED proves
+// that no process does.
+static bool is_stale(const struct sockaddr_un *address) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return false;
@@ -131,14 +132,14 @@ static bool is_dead(const struct sockaddr_un *address) {
 
 static FALLIBLE clear_path(const struct sockaddr_un *address) {
     const char *path = address->sun_path;
-    struct stat there;
-    if (lstat(path, &there) != 0) {
-        return OK; // what else is wrong with the path, bind says
+    struct stat st;
+    if (lstat(path, &st) != 0) {
+        return OK; // bind reports any other error of the path
     }
-    if (!S_ISSOCK(there.st_mode)) {
+    if (!S_ISSOCK(st.st_mode)) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "%s exists and is not a socket: remove it, or choose another path", path);
     }
-    if (!is_dead(address)) {
+    if (!is_stale(address)) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "another program listens on %s: stop it, or choose another path", path);
     }
     if (unlink(path) != 0 && errno != ENOENT) {
@@ -147,15 +148,15 @@ static FALLIBLE clear_path(const struct sockaddr_un *address) {
     return OK;
 }
 
-// On error there is no descriptor.
+// On error no descriptor is open.
 static FALLIBLE bind_and_listen(struct unix_listener *listener, unsigned mode, int *out) {
     const char *path = listener->address.sun_path;
     int fd = *out = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot make a Unix socket: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot create a Unix socket: %s", strerror(errno));
     }
-    // bind takes the descriptor's mode less the umask, so the file is never wider than asked; chmod gives back what the umask
-    // took, before listen lets the first peer in.
+    // bind creates the file with the descriptor's mode minus the umask, so it never has more permissions than requested. chmod
+    // restores the bits that the umask removed, before listen admits the first peer.
     err_t e = OK;
     struct stat made = {0};
     if (fchmod(fd, mode) != 0 || bind(fd, (struct sockaddr *)&listener->address, sizeof listener->address) != 0) {
@@ -163,10 +164,10 @@ static FALLIBLE bind_and_listen(struct unix_listener *listener, unsigned mode, i
         goto out;
     }
     listener->bound = true;
-    int looked = lstat(path, &made);
+    int stat_result = lstat(path, &made);
     listener->device = made.st_dev;
     listener->inode = made.st_ino;
-    if (looked != 0 || chmod(path, mode) != 0 || listen(fd, BACKLOG) != 0) {
+    if (stat_result != 0 || chmod(path, mode) != 0 || listen(fd, BACKLOG) != 0) {
         e = err_record(EXPERTD_ERR_UNAVAILABLE, NULL, "cannot listen on %s: %s", path, strerror(errno));
         goto out;
     }
@@ -183,15 +184,15 @@ static FALLIBLE open_socket(struct unix_listener *listener, int *fd) {
     snprintf(lock_path, sizeof lock_path, "%s.lock", options->path);
     TRY_IN(lockfile_take(lock_path, &listener->lock), "cannot listen on %s", options->path);
     TRY(clear_path(&listener->address));
-    unsigned by_rule = strcmp(options->allow_uids, "self") == 0 ? 0600 : 0666;
-    return bind_and_listen(listener, options->mode ? options->mode : by_rule, fd);
+    unsigned default_mode = strcmp(options->allow_uids, "self") == 0 ? 0600 : 0666;
+    return bind_and_listen(listener, options->mode ? options->mode : default_mode, fd);
 }
 
-// Only what is still ours: a path that somebody replaced is theirs.
+// Removes the socket file unless another program has replaced it.
 static void remove_socket(struct unix_listener *listener) {
-    struct stat there;
-    if (listener->bound && lstat(listener->address.sun_path, &there) == 0 && there.st_dev == listener->device &&
-        there.st_ino == listener->inode) {
+    struct stat st;
+    if (listener->bound && lstat(listener->address.sun_path, &st) == 0 && st.st_dev == listener->device &&
+        st.st_ino == listener->inode) {
         unlink(listener->address.sun_path);
     }
     listener->bound = false;
@@ -252,7 +253,7 @@ void unix_listener_hang_up(struct unix_listener *listener) {
 
 void unix_listener_stop(struct unix_listener *listener) {
     if (listener) {
-        acceptor_stop(listener->acceptor); // calls nobody back from here
+        acceptor_stop(listener->acceptor); // makes no callbacks afterwards
         free_listener(listener);
     }
 }

@@ -1,5 +1,5 @@
-// A Unix socket on the libuv loop whose peers are checked by user id before anybody else sees them. It accepts, within a bound
-// (acceptor.h), and hands descriptors on; it reads nothing. Loop thread only.
+// Listens on a Unix socket with an acceptor (acceptor.h). The user id of each peer is checked before its connection is handed over.
+// Loop thread only.
 #ifndef EXPERTD_DAEMON_LISTEN_UNIX_LISTENER_H
 #define EXPERTD_DAEMON_LISTEN_UNIX_LISTENER_H
 
@@ -9,38 +9,36 @@
 #include "base/err.h"
 #include "daemon/listen/acceptor.h"
 
-enum { UNIX_PATH_BYTES_MAX = 108 }; // a Unix socket's path with its end
+enum { UNIX_PATH_BYTES_MAX = 108 }; // bytes of the path of a Unix socket, including the terminator
 
-// `path` and `ending`, made absolute for clients in other folders. False: too long for a socket.
-bool unix_path_whole(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]);
+// Writes the absolute path of `path` followed by `ending` to `out`. False: the result is too long for a socket.
+bool unix_path_absolute(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]);
 
 struct unix_listener;
 
 struct unix_listener_options {
     void *loop;               // uv_loop_t *, untyped so that libuv stays in .c files
-    const char *path;         // at most 107 bytes; PATH.lock beside it tells live from stale
-    const char *allow_uids;   // as struct options has it, checked there; copied
-    unsigned max_connections; // open at once, more are closed as they come; 0: no bound
-    unsigned max_silent;      // of them, such as have not spoken; 0: no bound of their own
-    int64_t silent_ns;        // how long they may say nothing; 0: ACCEPTOR_SILENT_NS
-    unsigned mode;            // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
+    const char *path;         // at most 107 bytes; the lock file is PATH.lock
+    const char *allow_uids;   // a checked value of --allow-uids; copied
+    unsigned max_connections; // these three as in struct acceptor_options
+    unsigned max_silent;
+    int64_t silent_ns;
+    unsigned mode; // of the socket file; 0: 0600 if allow_uids is "self", otherwise 0666, and only the user id is checked
     // A connected, non-blocking, close-on-exec socket, owned by the callee.
     void (*accepted)(void *context, int fd, uid_t uid);
     void *context;
 };
 
-// Binds and listens before it returns. EXPERTD_ERR_UNAVAILABLE: a live daemon holds the path (its process id is named), something
-// that is no socket lies there, or the folder does not let us. The socket file of a daemon that died is replaced.
+// Binds and listens before it returns. Replaces the socket file of a daemon that has died. EXPERTD_ERR_UNAVAILABLE: another process
+// uses the path (the message has the process id of a daemon), the path exists and is no socket, or the folder is not writable.
 FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct unix_listener **out);
-// Closes the socket and removes its files at once. Connections handed on stay, and are counted on. NULL is legal, and so is a
-// second call.
-void unix_listener_refuse(struct unix_listener *listener);
-void unix_listener_hang_up(struct unix_listener *listener); // acceptor_hang_up; NULL is legal
-// The same as unix_listener_refuse, and its memory goes, its acceptor's on the loop afterwards. NULL is legal.
-void unix_listener_stop(struct unix_listener *listener);
-struct acceptor_counts unix_listener_counts(struct unix_listener *listener); // NULL is legal: none
+// The following call the acceptor function of the same name. NULL is legal.
+void unix_listener_refuse(struct unix_listener *listener); // also removes the socket file and the lock file
+void unix_listener_hang_up(struct unix_listener *listener);
+void unix_listener_stop(struct unix_listener *listener); // also removes both files and frees the listener
+struct acceptor_counts unix_listener_counts(struct unix_listener *listener);
 
-// Whether a process of user `own` that was told `allow_uids` lets `peer` in: pure. "self" is the same user, or root.
+// Whether a process of user `own` with this `allow_uids` admits a peer of user `peer`. "self" admits the same user and root. Pure.
 bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer);
 
 #endif

@@ -5,22 +5,22 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 #include "daemon/process/notify.h"
 #include "expert/engine/engine.h"
 #include "expertd/kernels/kernel_select.h"
 
 enum {
     DRAIN_STEP_MS = 10,
-    NOTICE_MS = 200,   // a call that comes within it is told DRAINING
-    LAST_WORD_MS = 20, // for the ends of watches to be sent
-    PARTING_MS = 500,  // for streams to end, and then for peers to go
-    GOODBYE_MS = 1000, // for a peer to answer the GOAWAY; gRPC itself gives it 20 s
+    NOTICE_MS = 200,     // least duration of a drain with connected clients; new calls fail with DRAINING meanwhile
+    LAST_STATUS_MS = 20, // for the final statuses of watches to be sent
+    DISCONNECT_MS = 500, // for streams to end, and again for clients to disconnect
+    GOAWAY_MS = 1000,    // for a client to react to GOAWAY; gRPC itself waits 20 s
 };
 
 // ---- loading
 
-// On the computing thread.
+// Runs on the compute thread.
 static void device_lost(void *context) {
     struct app *app = context;
     event_loop_post(app->loop, EVENT_LOOP_LOST);
@@ -42,10 +42,10 @@ FALLIBLE app_start_loading(struct app *app) {
     return OK;
 }
 
-// Without the accounts for it requests take ordinary memory, and the engine copies them.
-static void lend_memory(struct app *app) {
+// Lets the transport receive messages in the pinned memory. If that fails, messages use ordinary memory and the engine copies rows.
+static void share_request_memory(struct app *app) {
     const struct request_memory *memory = &app->loaded.request_memory;
-    err_t e = memory->bytes > 0 ? rpc_lend(app->rpc, memory->memory, memory->bytes) : OK;
+    err_t e = memory->bytes > 0 ? rpc_borrow_memory(app->rpc, memory->memory, memory->bytes) : OK;
     if (err_is(e)) {
         char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
         log_line(LOG_LEVEL_WARNING, "request_memory_unused", "message=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
@@ -69,7 +69,7 @@ static void begin_serving(struct app *app) {
         .engine = loaded->engine,
         .devices = loaded->devices,
     };
-    lend_memory(app);
+    share_request_memory(app);
     serve_ready(app->serve, &backend);
     if (app->admin) {
         struct admin_backend admin = {
@@ -95,19 +95,20 @@ static void load_ended(struct app *app) {
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_ERROR, "load_failed", "reason=%s message=%s", expertd_err_name(app->load_error.code),
              log_quote(app->load_error.message, quoted, sizeof quoted));
-    app->phase = APP_UNLOADED;
+    app->phase = APP_LOAD_FAILED;
     app_begin_drain(app, err_exit_code(app->load_error.code));
 }
 
-// CUDA's errors of that kind end with the process alone: whoever balances the load goes elsewhere, whoever restarts services may.
-static void become_useless(struct app *app) {
+// Such a CUDA error lasts as long as the process. The daemon reports not ready and keeps running, so that load balancers use other
+// daemons and an operator or supervisor can restart this one.
+static void report_device_lost(struct app *app) {
     log_line(LOG_LEVEL_ERROR, "device_lost", "answers=none mend=\"restart the service\"");
     app->status.lost = true;
     health_set_serving(app->health, false);
     notify_status("a device is lost: restart the service");
 }
 
-// ---- the end
+// ---- shutdown
 
 static void rpc_went_down(void *context) {
     struct app *app = context;
@@ -134,25 +135,25 @@ static void cancel_running(struct app *app) {
     }
 }
 
-// Peers that say nothing, or began a connection and stopped, would hold the exit; nothing of theirs is running any more.
+// Clients that send nothing would delay the exit. No request of theirs is running.
 static void cut_silent_connections(struct app *app) {
-    if (!app->cancelled && serve_active(app->serve) == 0 && clock_now_ns() >= app->goodbye_deadline_ns) {
-        log_line(LOG_LEVEL_INFO, "silent_connections_cut", "after_ms=%d", GOODBYE_MS);
+    if (!app->cancelled && serve_active(app->serve) == 0 && clock_now_ns() >= app->goaway_deadline_ns) {
+        log_line(LOG_LEVEL_INFO, "silent_connections_cut", "after_ms=%d", GOAWAY_MS);
         cut_connections(app);
     }
 }
 
-static void part(struct app *app) {
+static void begin_disconnecting(struct app *app) {
     const int64_t now_ns = clock_now_ns();
-    app->phase = APP_PARTING;
-    app->hang_up_ns = clock_add_ns(now_ns, (int64_t)LAST_WORD_MS * NS_PER_MS);
-    app->parting_until_ns = clock_add_ns(now_ns, (int64_t)PARTING_MS * NS_PER_MS);
+    app->phase = APP_DISCONNECTING;
+    app->hang_up_ns = clock_add_ns(now_ns, (int64_t)LAST_STATUS_MS * NS_PER_MS);
+    app->disconnect_until_ns = clock_add_ns(now_ns, (int64_t)DISCONNECT_MS * NS_PER_MS);
     serve_end_streams(app->serve);
 }
 
-// gRPC, shutting down, cancels what still comes, which tells a caller to give up. A connection that ends tells it to try elsewhere,
-// as the refusals before did. It ends behind all that was sent; where streams do not, a peer that reads slowly would lose their
-// ends.
+// During its shutdown gRPC cancels new calls with a status that tells a caller to give up. A closed connection tells it to try
+// another daemon, so connections are shut down first, once all requests and streams have ended. Shutting down earlier would cut off
+// the final statuses of streams whose client reads slowly.
 static void hang_up(struct app *app) {
     const int64_t now_ns = clock_now_ns();
     if (app->hung_up || now_ns < app->hang_up_ns || serve_active(app->serve) > 0 || serve_counts(app->serve).streams > 0) {
@@ -163,12 +164,12 @@ static void hang_up(struct app *app) {
         tcp_listener_hang_up(app->listeners.on_tcp[i]);
     }
     app->hung_up = true;
-    app->parting_until_ns = clock_add_ns(now_ns, (int64_t)PARTING_MS * NS_PER_MS);
+    app->disconnect_until_ns = clock_add_ns(now_ns, (int64_t)DISCONNECT_MS * NS_PER_MS);
 }
 
 static void close_transport(struct app *app) {
     app->phase = APP_CLOSING;
-    app->goodbye_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)GOODBYE_MS * NS_PER_MS);
+    app->goaway_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)GOAWAY_MS * NS_PER_MS);
     rpc_shutdown(app->rpc, rpc_went_down, app);
     if (app->admin) {
         admin_shutdown(app->admin, admin_went_down, app);
@@ -195,11 +196,11 @@ static void drain_step(struct app *app) {
     int64_t now_ns = clock_now_ns();
     bool late = now_ns >= app->drain_deadline_ns, noticed = now_ns >= app->notice_until_ns;
     if (app->phase == APP_DRAINING && ((serve_active(app->serve) == 0 && noticed) || late)) {
-        part(app);
+        begin_disconnecting(app);
     }
-    if (app->phase == APP_PARTING) {
+    if (app->phase == APP_DISCONNECTING) {
         hang_up(app);
-        if (late || now_ns >= app->parting_until_ns || status_open_connections(&app->status) == 0) {
+        if (late || now_ns >= app->disconnect_until_ns || status_open_connections(&app->status) == 0) {
             close_transport(app);
         }
     }
@@ -209,14 +210,14 @@ static void drain_step(struct app *app) {
     if (app->phase == APP_CLOSING && !(app->rpc_is_down && app->admin_is_down)) {
         cut_silent_connections(app);
     }
-    // A cancelled request is still in a batch until that ends: its memory is waited for.
+    // A cancelled request stays in its batch until the batch ends; its memory is needed until then.
     if (app->phase == APP_CLOSING && app->rpc_is_down && app->admin_is_down && serve_active(app->serve) == 0) {
         close_loop(app);
     }
 }
 
-// Leases stay: requests that are under way may lie in their regions. The listeners stay too, for what they count: HTTP is served to
-// the end, and a counter never falls.
+// Region leases stay, because running requests may use their memory. The listeners stay for their counters: HTTP is served until
+// the end, and a counter must not decrease.
 static void stop_listening(struct app *app) {
     region_socket_refuse(app->region_socket);
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
@@ -228,7 +229,7 @@ static void stop_listening(struct app *app) {
 }
 
 void app_begin_drain(struct app *app, int exit_code) {
-    if (app->phase >= APP_DRAINING) { // asked twice: no more patience
+    if (app->phase >= APP_DRAINING) { // second request: cancel at once
         app->drain_deadline_ns = 0;
         return;
     }
@@ -238,7 +239,7 @@ void app_begin_drain(struct app *app, int exit_code) {
     log_line(LOG_LEVEL_INFO, "draining", "active=%llu", (unsigned long long)serve_active(app->serve));
     stop_listening(app);
     bool connected = status_open_connections(&app->status) > 0;
-    if (loading) { // nothing has been answered yet, and a load cannot be interrupted
+    if (loading) { // nothing is being served, and loading cannot be interrupted
         log_line(LOG_LEVEL_INFO, "stopped", "while=loading");
         _exit(exit_code);
     }
@@ -250,7 +251,7 @@ void app_begin_drain(struct app *app, int exit_code) {
     event_loop_start_timer(app->loop, DRAIN_STEP_MS);
 }
 
-// ---- the loop's events
+// ---- events of the loop
 
 static void on_signal(void *context, int number) {
     log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP");
@@ -264,7 +265,7 @@ static void on_message(void *context, enum event_loop_message message) {
         load_ended(app);
         break;
     case EVENT_LOOP_DRAIN:
-        if (app->phase < APP_DRAINING) { // asking again does not cost the running requests their time
+        if (app->phase < APP_DRAINING) { // a second expertctl drain does not cancel running requests
             app_begin_drain(app, 0);
         }
         break;
@@ -277,7 +278,7 @@ static void on_message(void *context, enum event_loop_message message) {
         drain_step(app);
         break;
     case EVENT_LOOP_LOST:
-        become_useless(app);
+        report_device_lost(app);
         break;
     case EVENT_LOOP_MESSAGES:
         break;

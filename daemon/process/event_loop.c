@@ -27,14 +27,13 @@ static void on_message(uv_async_t *handle) {
     loop->handler.message(loop->handler.context, (enum event_loop_message)(handle - loop->messages));
 }
 
-// As nohup leaves it.
+// nohup starts a program with SIGHUP ignored.
 static bool is_ignored(int number) {
     struct sigaction action;
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// libuv's calls here fail only for want of memory or descriptors, at start: nothing has been taken that the process's end does not
-// free.
+// These libuv calls fail only at start, when memory or descriptors are short. The process then exits, so nothing is freed here.
 FALLIBLE event_loop_create(const struct event_loop_handler *handler, struct event_loop **out) {
     *out = NULL;
     struct event_loop *loop = calloc(1, sizeof *loop);
@@ -81,7 +80,7 @@ void event_loop_start_timer(struct event_loop *loop, unsigned period_ms) {
 }
 
 void event_loop_close(struct event_loop *loop) {
-    // Without their handles signals would mean death again: one that comes now waits, and goes with the process.
+    // Without their handles the signals would kill the process. Blocked, a late one stays pending until the process exits.
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);

@@ -7,11 +7,12 @@
 #include "base/clock.h"
 #include "daemon/config/placement_file.h"
 #include "daemon/grpc/rpc.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 #include "daemon/process/notify.h"
 #include "daemon/process/schedules.h"
 #include "expert/engine/engine.h"
 #include "expert/model/memory.h"
+#include "expert/model/model_load.h"
 #include "expertd/kernels/kernel_select.h"
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
@@ -34,14 +35,14 @@ static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes
     notify_status("loading: %.1f of %.1f GB, %.0f s left", (double)done_bytes / 1e9, (double)all_bytes / 1e9, left_s);
 }
 
-struct placing {
+struct balanced_placement {
     const struct options *options;
     struct placement_file counts;
 };
 
-// placement: balanced, for model_load.
+// The callback of model_load for --placement balanced.
 static err_t place_balanced(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out) {
-    struct placing *placing = context;
+    struct balanced_placement *placing = context;
     const struct options *options = placing->options;
     struct placement_balance balance = {.num_experts = params->num_experts, .ranks = ranks, .replicas = options->replicas};
     TRY_IN(placement_file_find(&placing->counts, params->layer, params->num_experts, &balance.rows), "%s",
@@ -49,24 +50,26 @@ static err_t place_balanced(void *context, const struct layer_params *params, ui
     return placement_balanced(&balance, 1, out);
 }
 
-static void warn_of_odd(const char *event, const struct model_odd *odd, const char *message) {
-    char tensor[2 * sizeof odd->tensor], file[2 * sizeof odd->file];
-    if (odd->count > 0) {
-        log_line(LOG_LEVEL_WARNING, event, "count=%" PRIu64 " tensor=%s file=%s message=\"%s\"", odd->count,
-                 log_quote(odd->tensor, tensor, sizeof tensor), log_quote(odd->file, file, sizeof file), message);
+static void warn_suspicious(const char *event, const struct model_suspicious *suspicious, const char *message) {
+    char tensor[2 * sizeof suspicious->tensor], file[2 * sizeof suspicious->file];
+    if (suspicious->count > 0) {
+        log_line(LOG_LEVEL_WARNING, event, "count=%" PRIu64 " tensor=%s file=%s message=\"%s\"", suspicious->count,
+                 log_quote(suspicious->tensor, tensor, sizeof tensor), log_quote(suspicious->file, file, sizeof file), message);
     }
 }
 
-static void warn_of_what_is_odd(const struct model *model) {
-    warn_of_odd("scales_not_finite", &model->odd_scales,
-                "stored scales are NaN or infinite, and so will be answers of their experts; this is the first such tensor: is the "
-                "file damaged?");
-    warn_of_odd("zero_points_of_16", &model->zeros_of_16,
-                "zero points of 4 bits are stored as 15 and are read as 16, as auto-gptq does; GPTQModel lets the 1 that is added "
-                "run into the next one: a file that was made by it, or tried with it, gives other answers here");
+static void warn_odd_weights(const struct model *model) {
+    warn_suspicious(
+        "scales_not_finite", &model->suspicious_scales,
+        "stored scales are NaN or infinite, so results of their experts will be too; this is the first such tensor: check the "
+        "file for damage");
+    warn_suspicious(
+        "zero_points_of_16", &model->zeros_of_16,
+        "4-bit zero points are stored as 15 and are read as 16, as auto-gptq does; GPTQModel carries the added 1 into the next "
+        "zero point, so a file made or tested with GPTQModel gives other results here");
 }
 
-struct computing {
+struct scratch_context {
     const struct options *options;
     const struct loaded *loaded;
 };
@@ -79,20 +82,20 @@ static struct engine_options engine_options_of(const struct options *options, co
                                    .node_teams = loaded->node_teams,
                                    .devices = loaded->devices,
                                    .weights = loaded->weights,
-                                   .lent = {loaded->request_memory.memory, loaded->request_memory.bytes},
+                                   .shared_memory = {loaded->request_memory.memory, loaded->request_memory.bytes},
                                    .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
 }
 
-// Of the engine that start_engine will make.
+// The scratch of the engine that start_engine will create.
 static uint64_t scratch_for(void *context, const struct model *model) {
-    const struct computing *computing = context;
-    struct engine_options engine = engine_options_of(computing->options, computing->loaded, model);
+    const struct scratch_context *scratch = context;
+    struct engine_options engine = engine_options_of(scratch->options, scratch->loaded, model);
     return engine_scratch_needed(&engine);
 }
 
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
-    struct placing placing = {.options = options};
-    struct computing computing = {options, out};
+    struct balanced_placement placing = {.options = options};
+    struct scratch_context scratch = {options, out};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
     struct model_sink sink = {0};
     if (out->weights) {
@@ -111,7 +114,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
         .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
         .scratch_bytes = scratch_for,
-        .scratch_context = &computing,
+        .scratch_context = &scratch,
         .topology = &out->topology,
         .team = out->team,
         .sink = out->weights ? &sink : NULL,
@@ -129,7 +132,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
-    warn_of_what_is_odd(&out->model);
+    warn_odd_weights(&out->model);
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
@@ -161,14 +164,14 @@ static FALLIBLE make_metrics(struct loaded *out) {
     return e;
 }
 
-// What there is to compute with, before any of it is used.
+// Logs the CPU, the memory and the kernels before anything is loaded.
 static FALLIBLE log_device(const struct options *options) {
     struct memory_limit limit;
     TRY(memory_available(&limit));
     char quoted[2 * MEMORY_LIMIT_TEXT_MAX];
     if (limit.hidden[0]) {
         log_line(LOG_LEVEL_WARNING, "memory_limit_hidden",
-                 "file=%s message=\"it may not be read: what it allows is not known, and not kept to; --memory-max can say it\"",
+                 "file=%s message=\"the file cannot be read, so the memory limit is unknown and ignored: set --memory-max\"",
                  log_quote(limit.hidden, quoted, sizeof quoted));
     }
     log_line(LOG_LEVEL_INFO, "device",
@@ -179,17 +182,17 @@ static FALLIBLE log_device(const struct options *options) {
     return OK;
 }
 
-// An emulator, or a CPU that computes wrongly: right answers all the same, but slower ones.
+// An instruction set failed its self-check (an emulator, or a CPU that computes wrongly). Results are right, but slower.
 static void log_passed_over(void) {
     const char *differs, *name = expertd_kernel_passed_over(&differs);
     if (name) {
         log_line(LOG_LEVEL_WARNING, "kernels_passed_over",
-                 "kernels=%s reason=\"its %s differs from the scalar twin on this CPU: %s computes, more slowly\"", name, differs,
-                 expertd_kernel_selected_name());
+                 "kernels=%s reason=\"its %s differs from the scalar reference on this CPU: %s is used instead, more slowly\"",
+                 name, differs, expertd_kernel_selected_name());
     }
 }
 
-// auto never takes kernels whose bits are others, so it says where they would be much faster.
+// auto never selects kernels that give other bits, so it logs if they would be much faster.
 static void log_faster_kernels(const struct options *options) {
     bool usable = false, amx = false;
     const char *name;
@@ -198,12 +201,12 @@ static void log_faster_kernels(const struct options *options) {
     }
     if (amx && strcmp(options->kernels, "auto") == 0) {
         log_line(LOG_LEVEL_INFO, "faster_kernels", "kernels=amx reason=%s",
-                 "\"--kernels amx multiplies several times as fast where a batch has many tokens; answers then have other bits, "
-                 "under numerics_id 1/bf16/cpu_amx, so all replicas must ask for it\"");
+                 "\"--kernels amx is several times as fast for batches of many tokens; its results have other bits and numerics_id "
+                 "1/bf16/cpu_amx, so all replicas must use it\"");
     }
 }
 
-// One team for the front, and for all shards where there is one memory node; else a team per node beside it.
+// Creates one team for all shards. With several memory nodes and shards, creates a team per node in addition.
 static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     struct topology_cpus allowed;
     topology_allowed(&allowed);
@@ -215,37 +218,37 @@ static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
 }
 
-// What is asked for, or with auto one GPU; where none has shown its kernels right, or one is missing or taken by others, auto is
-// the CPU, and the log says why.
+// Opens the requested devices, or one GPU for auto. If there is no free GPU of a tested kind, auto uses the CPU (*out stays NULL)
+// and logs the reason.
 static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
-    bool any = strcmp(device, "auto") == 0;
+    bool is_auto = strcmp(device, "auto") == 0;
     struct expertd_devices_request request;
     if (strcmp(device, "cpu") == 0) {
         return OK;
     }
-    TRY(expertd_devices_parse(any ? "cuda" : device, &request));
-    request.unasked = any;
+    TRY(expertd_devices_parse(is_auto ? "cuda" : device, &request));
+    request.unasked = is_auto;
     err_t e = expertd_devices_open(&request, out);
-    if (any && err_is(e)) {
+    if (is_auto && err_is(e)) {
         char quoted[EXPERTD_ERR_MESSAGE_MAX + 16];
         log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
         return OK;
     }
     if (!err_is(e) && (*out)->left > 0) {
         log_line(LOG_LEVEL_INFO, "device_auto",
-                 "kind=%s count=%u left=%u reason=\"--device %s takes all: several have run in simulation only\"",
+                 "kind=%s count=%u left=%u reason=\"--device %s uses all; several at once have been tested in simulation only\"",
                  (*out)->table->kind, (*out)->count, (*out)->left, request.kind);
     }
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }
 
-// Where the ranks are to be computed; and how many there are: one for each device, or more that share them.
+// Opens the devices and sets the number of shards: one for each device, or --shards if that is larger.
 static FALLIBLE open_devices(struct options *options, const char *device, struct loaded *out) {
     TRY(find_devices(device, &out->devices));
     if (!out->devices) {
         return OK;
     }
-    out->devices->timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS; // of each wait, while loading too
+    out->devices->timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS; // of each wait, also while loading
     const struct expertd_device_facts *facts = &out->devices->facts;
     char quoted[EXPERTD_DEVICE_NAME_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device", "kind=%s count=%u name=%s arithmetic=%s memory_available_bytes=%" PRIu64,
@@ -255,14 +258,15 @@ static FALLIBLE open_devices(struct options *options, const char *device, struct
         options->shards = out->devices->count;
     }
     if (options->shards < out->devices->count) {
-        FAIL(EXPERTD_ERR_CONFIG, "shards is %u, but device %s names %u devices: leave shards out, or give each device one",
+        FAIL(EXPERTD_ERR_CONFIG,
+             "shards is %u, but device %s has %u devices: remove shards, or set it to at least the number of devices",
              options->shards, options->device, out->devices->count);
     }
     return OK;
 }
 
-// Experts go on to the devices as they are packed; the host keeps what is small.
-static FALLIBLE make_room_for_weights(const struct options *options, struct loaded *out) {
+// Reserves device memory for the weights. model_load then copies each expert to its device after packing it.
+static FALLIBLE reserve_device_weights(const struct options *options, struct loaded *out) {
     struct device_weights_options weights = {.devices = out->devices,
                                              .spare_bytes = options->move_bytes_max,
                                              .max_batch_tokens = options->max_batch_tokens,
@@ -270,32 +274,32 @@ static FALLIBLE make_room_for_weights(const struct options *options, struct load
     return out->devices ? device_weights_create(&weights, &out->weights) : OK;
 }
 
-static uint64_t add(uint64_t a, uint64_t b) {
+static uint64_t saturating_add(uint64_t a, uint64_t b) {
     uint64_t sum;
     return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-// What messages may take at most: gRPC's connections with them, those that are being read, those that wait and their answers.
+// The most memory that messages can use: gRPC's connections, messages being received, and queued requests with their answers.
 static uint64_t messages_bytes_max(const struct options *options) {
     const struct rpc_options rpc = {.max_message_bytes = options->max_message_bytes};
-    const uint64_t queue = add(options->max_queue_bytes, options->max_queue_bytes);
-    return add(rpc_transport_bytes(&rpc), add(options->read_slots * options->max_message_bytes, queue)); // both have bounds
+    const uint64_t queue = saturating_add(options->max_queue_bytes, options->max_queue_bytes);
+    const uint64_t received = options->read_slots * options->max_message_bytes; // the greatest values do not overflow
+    return saturating_add(rpc_transport_bytes(&rpc), saturating_add(received, queue));
 }
 
-// They are not reserved, as few ever need as much; but gRPC does not survive an allocation that fails, nor anybody a system that is
-// out of memory.
-static FALLIBLE warn_of_little_memory(const struct options *options, const struct engine *engine) {
+// Memory for messages is not reserved, because few deployments need all of it. But gRPC aborts when an allocation fails.
+static FALLIBLE warn_if_memory_short(const struct options *options, const struct engine *engine) {
     struct memory_limit limit;
     char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], quoted[2 * MEMORY_LIMIT_TEXT_MAX];
     TRY(memory_available(&limit));
     const uint64_t scratch = engine_scratch_untouched(engine), left = limit.bytes > scratch ? limit.bytes - scratch : 0;
     const uint64_t most = messages_bytes_max(options);
     if (most > left) {
-        log_line(LOG_LEVEL_WARNING, "memory_short",
-                 "messages_bytes_max=%" PRIu64 " left_bytes=%" PRIu64
-                 " memory_limit=%s message=\"messages may take %s and %s is left: "
-                 "many large ones at once may end the daemon; lower max_message_bytes, max_queue_bytes or read_slots\"",
-                 most, left, log_quote(limit.what, quoted, sizeof quoted), memory_text(most, need), memory_text(left, have));
+        log_line(
+            LOG_LEVEL_WARNING, "memory_short",
+            "messages_bytes_max=%" PRIu64 " left_bytes=%" PRIu64 " memory_limit=%s message=\"messages may take %s and %s is left: "
+            "many large ones at once could exhaust it and end the daemon; lower max_message_bytes, max_queue_bytes or read_slots\"",
+            most, left, log_quote(limit.what, quoted, sizeof quoted), memory_text(most, need), memory_text(left, have));
     }
     return OK;
 }
@@ -308,13 +312,13 @@ static FALLIBLE start_engine(const struct options *options, struct loaded *out) 
              "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " request_memory_bytes=%zu max_batch_tokens=%u",
              out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), out->request_memory.bytes,
              options->max_batch_tokens);
-    TRY(warn_of_little_memory(options, out->engine));
-    // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
+    TRY(warn_if_memory_short(options, out->engine));
+    // A request may have more tokens than a batch, because it is computed in pieces. The routes of one token must fit into a batch.
     out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
     if (out->request_limits.max_top_k > out->limits.max_choices) {
         out->request_limits.max_top_k = (uint32_t)out->limits.max_choices;
     }
-    out->request_limits.max_choices = (size_t)options->max_request_tokens * out->request_limits.max_top_k; // as callers are told
+    out->request_limits.max_choices = (size_t)options->max_request_tokens * out->request_limits.max_top_k; // as Describe reports
     return OK;
 }
 
@@ -346,13 +350,13 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
     return worker_start(&worker, &out->worker);
 }
 
-// Of this CPU's products: where devices make them, the host has let go of the weights.
+// Schedules exist for products on the CPU only.
 static FALLIBLE begin_schedules(const struct options *options, struct loaded *out) {
     if (!out->devices) {
         return schedules_begin(options, &out->model, out->team, &out->schedules);
     }
     if (strcmp(options->tuning, "heuristic") != 0) {
-        log_line(LOG_LEVEL_INFO, "tuning", "policy=%s schedules=0 reason=\"devices compute, which have none\"", options->tuning);
+        log_line(LOG_LEVEL_INFO, "tuning", "policy=%s schedules=0 reason=\"devices have no schedules to tune\"", options->tuning);
     }
     return OK;
 }
@@ -360,11 +364,11 @@ static FALLIBLE begin_schedules(const struct options *options, struct loaded *ou
 static FALLIBLE load_all(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     TRY(open_devices(options, device, out));
-    if (out->devices) { // before anything is read: what does not fit is said at once
+    if (out->devices) { // before the model is read, so that a lack of memory is reported at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
     }
     TRY(start_teams(options, out));
-    TRY(make_room_for_weights(options, out));
+    TRY(reserve_device_weights(options, out));
     TRY(load_model(options, out));
     TRY(begin_schedules(options, out));
     TRY(start_engine(options, out));
@@ -373,7 +377,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     return start_worker(options, serve, listener, out);
 }
 
-// Whole, or nothing of it. on_devices: were there any, also where it failed.
+// Loads on `device`; unloads everything on error. *on_devices: devices were used, also if loading failed.
 static FALLIBLE load_on(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                         struct loaded *out, bool *on_devices) {
     *out = (struct loaded){0};
@@ -381,33 +385,34 @@ static FALLIBLE load_on(struct options *options, const char *device, struct serv
     *on_devices = out->devices != NULL;
     if (err_is(e)) {
         struct err_copy error;
-        err_save(e, &error); // taking down must not hide it
+        err_save(e, &error); // unloading may record another error
         loading_unload(out);
         e = err_restore(&error);
     }
     return e;
 }
 
-// With auto nobody asked for GPUs: a model that they have no room for, do not compute, or fail to load, is the CPU's.
+// With auto, a model that does not fit on the GPU, is not supported there or fails to load there is loaded on the CPU.
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
     const uint32_t shards = options->shards;
     bool on_devices;
     TRY(log_device(options));
     log_passed_over();
     log_faster_kernels(options);
-    bool asked = strcmp(options->device, "auto") != 0, kernels_asked = strcmp(options->kernels, "auto") != 0;
-    if (!asked && kernels_asked) {
+    bool auto_device = strcmp(options->device, "auto") == 0, auto_kernels = strcmp(options->kernels, "auto") == 0;
+    if (auto_device && !auto_kernels) {
         log_line(LOG_LEVEL_INFO, "device_auto",
-                 "kind=cpu reason=\"--kernels %s names the CPU's: --device cuda takes GPUs all the same\"", options->kernels);
+                 "kind=cpu reason=\"--kernels %s selects kernels of the CPU; --device cuda would use GPUs regardless\"",
+                 options->kernels);
     }
-    err_t e = load_on(options, !asked && kernels_asked ? "cpu" : options->device, serve, listener, out, &on_devices);
-    bool of_devices = e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_NOMEM || e.code == EXPERTD_ERR_SHARD_LOST;
-    if (asked || !on_devices || !of_devices) {
+    err_t e = load_on(options, auto_device && !auto_kernels ? "cpu" : options->device, serve, listener, out, &on_devices);
+    bool device_failed = e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_NOMEM || e.code == EXPERTD_ERR_SHARD_LOST;
+    if (!auto_device || !on_devices || !device_failed) {
         return e;
     }
     char quoted[EXPERTD_ERR_MESSAGE_MAX + 16];
     log_line(LOG_LEVEL_WARNING, "device_auto", "kind=cpu reason=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
-    options->shards = shards; // what the devices made of it
+    options->shards = shards; // open_devices may have changed it
     return load_on(options, "cpu", serve, listener, out, &on_devices);
 }
 

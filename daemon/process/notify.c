@@ -6,18 +6,18 @@
 
 enum { STATUS_MAX = 256, US_PER_S = 1000000 };
 
-// A newline would begin a field of the protocol.
-static void flatten(char *text) {
+// A newline would start another field of the protocol.
+static void replace_control_characters(char *text) {
     for (; *text; text++) {
         *text = (unsigned char)*text < ' ' ? ' ' : *text;
     }
 }
 
-// A manager that cannot be reached is its own affair: the daemon serves all the same.
+// Errors are ignored: the daemon serves also if the manager cannot be reached.
 static void send_state(const char *state, const char *status) {
     char line[STATUS_MAX];
     snprintf(line, sizeof line, "%s", status);
-    flatten(line);
+    replace_control_characters(line);
     sd_notifyf(0, "%sSTATUS=%s", state, line);
 }
 

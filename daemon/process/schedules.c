@@ -5,15 +5,15 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 #include "daemon/process/notify.h"
 #include "expert/engine/layer_tuning.h"
 
 enum { CLASS_SPAN_MS = 200, EXTEND_S = 30 };
 
-static void log_ignored(const char *what) {
+static void log_ignored(const char *key) {
     char quoted[EXPERTD_ERR_MESSAGE_MAX + 16];
-    log_line(LOG_LEVEL_WARNING, "tuning", "%s=%s", what, log_quote(expertd_err_message(), quoted, sizeof quoted));
+    log_line(LOG_LEVEL_WARNING, "tuning", "%s=%s", key, log_quote(expertd_err_message(), quoted, sizeof quoted));
 }
 
 static void log_found(void *context, const struct expertd_tuning_entry *entry, const struct expertd_tuning_trial *trial) {

@@ -11,23 +11,21 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "daemon/grpc/rpc.h"
-
-// A peer that regions were made for.
+// A peer that requested regions.
 struct holder {
-    char peer[RPC_PEER_MAX];
-    uint32_t held; // 0: the place is free
+    char peer[REGION_PEER_MAX];
+    uint32_t held; // 0: the entry is free
 };
 
 struct region {
-    uint64_t id;           // 0 is none
-    struct holder *holder; // the registry's
+    uint64_t id;           // never 0
+    struct holder *holder; // in registry->holders
     uint64_t bytes;
     uint8_t *data;
     // guarded by the registry's mutex
     uint8_t token[REGION_TOKEN_BYTES];
-    int fd;             // offered: ours until the token is redeemed, then -1
-    int64_t expires_ns; // offered
+    int fd;             // while offered; -1 once the token was redeemed
+    int64_t expires_ns; // while offered
     unsigned pins;
     bool open;
 };
@@ -36,9 +34,9 @@ struct region_registry {
     struct region_limits limits;
     void (*changed)(void *context);
     void *context;
-    // Guards everything below, and the regions' own fields named above; taken with nothing else held.
+    // Guards everything below, and the fields of regions marked above. Taken with no other lock held.
     pthread_mutex_t mutex;
-    struct region **open; // [num_open], of max_regions
+    struct region **open; // [num_open], allocated for max_regions
     uint32_t num_open, held;
     uint64_t held_bytes;
     struct holder *holders; // [max_regions]
@@ -72,7 +70,7 @@ uint64_t region_max_bytes(const struct region_registry *registry) {
     return registry->limits.max_bytes;
 }
 
-static void tell(const struct region_registry *registry) {
+static void notify_watcher(const struct region_registry *registry) {
     if (registry->changed) {
         registry->changed(registry->context);
     }
@@ -93,7 +91,7 @@ static void region_free(struct region *region) {
     free(region);
 }
 
-// A file of `bytes` that can neither shrink nor grow any more, nor be sealed further.
+// A memory file of `bytes` bytes that can no longer shrink, grow, or be sealed further.
 static FALLIBLE make_file(uint64_t bytes, int *out) {
     int fd = memfd_create("expertd-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
@@ -107,18 +105,18 @@ static FALLIBLE make_file(uint64_t bytes, int *out) {
     FAIL(EXPERTD_ERR_NOMEM, "cannot make a region of %" PRIu64 " bytes: %s", bytes, strerror(cause));
 }
 
-static FALLIBLE draw(void *out, size_t bytes) {
-    if (getrandom(out, bytes, 0) != (ssize_t)bytes) { // whole and at once up to 256 bytes
-        FAIL(EXPERTD_ERR_IO, "no random numbers are to be had: %s", strerror(errno));
+static FALLIBLE random_bytes(void *out, size_t bytes) {
+    if (getrandom(out, bytes, 0) != (ssize_t)bytes) { // never short for up to 256 bytes
+        FAIL(EXPERTD_ERR_IO, "cannot read random numbers: %s", strerror(errno));
     }
     return OK;
 }
 
 static FALLIBLE fill_region(struct region *region, uint64_t bytes) {
     while (region->id == 0) {
-        TRY(draw(&region->id, sizeof region->id));
+        TRY(random_bytes(&region->id, sizeof region->id));
     }
-    TRY(draw(region->token, sizeof region->token));
+    TRY(random_bytes(region->token, sizeof region->token));
     TRY(make_file(bytes, &region->fd));
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
     if (data == MAP_FAILED) {
@@ -145,10 +143,10 @@ static FALLIBLE make_region(uint64_t bytes, struct region **out) {
     return OK;
 }
 
-// ---- who is listed: under the mutex
+// ---- the list of open regions: under the mutex
 
-// The place of an open region; num_open where there is none.
-static uint32_t place_of(const struct region_registry *registry, uint64_t id) {
+// The index of an open region; num_open: not found.
+static uint32_t index_of(const struct region_registry *registry, uint64_t id) {
     uint32_t i = 0;
     while (i < registry->num_open && registry->open[i]->id != id) {
         i++;
@@ -157,19 +155,19 @@ static uint32_t place_of(const struct region_registry *registry, uint64_t id) {
 }
 
 static struct region *find(const struct region_registry *registry, uint64_t id) {
-    uint32_t place = place_of(registry, id);
-    return place < registry->num_open ? registry->open[place] : NULL;
+    uint32_t index = index_of(registry, id);
+    return index < registry->num_open ? registry->open[index] : NULL;
 }
 
-// Returns the region where nobody uses it: it is to be reclaimed.
-static struct region *unlist(struct region_registry *registry, uint32_t place) {
-    struct region *region = registry->open[place];
-    registry->open[place] = registry->open[--registry->num_open];
+// Takes the region off the list. Returns it if it is not pinned: the caller reclaims it. NULL: the last unpin does.
+static struct region *unlist(struct region_registry *registry, uint32_t index) {
+    struct region *region = registry->open[index];
+    registry->open[index] = registry->open[--registry->num_open];
     region->open = false;
     return region->pins == 0 ? region : NULL;
 }
 
-static void give_room(struct region_registry *registry, struct holder *holder, uint64_t bytes) {
+static void uncount(struct region_registry *registry, struct holder *holder, uint64_t bytes) {
     pthread_mutex_lock(&registry->mutex);
     holder->held--;
     registry->held--;
@@ -177,7 +175,7 @@ static void give_room(struct region_registry *registry, struct holder *holder, u
     pthread_mutex_unlock(&registry->mutex);
 }
 
-// With the mutex free: unmapping takes its time. The room is given back only when the memory is.
+// The caller does not hold the mutex, since unmapping takes time. The region counts against the limits until its memory is freed.
 static void reclaim(struct region_registry *registry, struct region *region) {
     if (!region) {
         return;
@@ -185,7 +183,7 @@ static void reclaim(struct region_registry *registry, struct region *region) {
     uint64_t bytes = region->bytes;
     struct holder *holder = region->holder;
     region_free(region);
-    give_room(registry, holder, bytes);
+    uncount(registry, holder, bytes);
 }
 
 void region_registry_destroy(struct region_registry *registry) {
@@ -194,7 +192,7 @@ void region_registry_destroy(struct region_registry *registry) {
     }
     while (registry->num_open > 0) {
         struct region *region = unlist(registry, 0);
-        INVARIANT(region); // a pin outlived its request
+        INVARIANT(region); // not pinned
         reclaim(registry, region);
     }
     INVARIANT(registry->held == 0);
@@ -204,9 +202,9 @@ void region_registry_destroy(struct region_registry *registry) {
     free(registry);
 }
 
-// ---- offered, owned, closed
+// ---- offers, owners, closing
 
-// The place of a peer, which may be a free one. There is one: fewer regions are held than there are places.
+// The peer's entry, or a free one. One exists: fewer than max_regions regions are held, and each needs at most one entry.
 static struct holder *holder_of(const struct region_registry *registry, const char *peer) {
     struct holder *free_one = NULL;
     for (uint32_t i = 0; i < registry->limits.max_regions; i++) {
@@ -221,28 +219,28 @@ static struct holder *holder_of(const struct region_registry *registry, const ch
     return free_one;
 }
 
-// *holder is the peer's place, in which the region counts. Under the mutex.
-static FALLIBLE count_in(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
+// Counts a region of `bytes` bytes against the limits; *holder is its peer's entry. The caller holds the mutex.
+static FALLIBLE count_locked(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
     const struct region_limits *limits = &registry->limits;
     if (registry->held >= limits->max_regions) {
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u regions are held, as many as there may be: close one, or raise --max-regions",
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u regions are in use, the most that this server has: close one, or raise --max-regions",
              limits->max_regions);
     }
-    struct holder *its = holder_of(registry, peer);
-    if (its->held >= limits->max_regions_each) {
+    struct holder *entry = holder_of(registry, peer);
+    if (entry->held >= limits->max_regions_each) {
         FAIL(EXPERTD_ERR_QUEUE_FULL,
-             "this connection holds %u regions, the share of one (max_connection_share of max_regions, %u): close one, or raise "
+             "this connection holds %u regions, its full share (max_connection_share of max_regions, %u): close one, or raise "
              "--max-regions",
-             its->held, limits->max_regions);
+             entry->held, limits->max_regions);
     }
-    its->held++;
+    entry->held++;
     registry->held++;
     registry->held_bytes += bytes;
-    *holder = its;
+    *holder = entry;
     return OK;
 }
 
-static FALLIBLE take_room(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
+static FALLIBLE reserve(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
     const struct region_limits *limits = &registry->limits;
     if (bytes == 0) {
         FAIL_FIELD(EXPERTD_ERR_TENSOR_BYTES, "bytes", "bytes: a region has at least one");
@@ -252,7 +250,7 @@ static FALLIBLE take_room(struct region_registry *registry, const char *peer, ui
                    "bytes: %" PRIu64 ", at most %" PRIu64 " in one region (limits.max_region_bytes)", bytes, limits->max_bytes);
     }
     pthread_mutex_lock(&registry->mutex);
-    err_t e = count_in(registry, peer, bytes, holder);
+    err_t e = count_locked(registry, peer, bytes, holder);
     pthread_mutex_unlock(&registry->mutex);
     return e;
 }
@@ -261,10 +259,10 @@ FALLIBLE region_offer(struct region_registry *registry, const char *peer, uint64
                       struct region_offer *out) {
     struct region *region;
     struct holder *holder;
-    TRY(take_room(registry, peer, bytes, &holder));
+    TRY(reserve(registry, peer, bytes, &holder));
     err_t e = make_region(bytes, &region);
     if (err_is(e)) {
-        give_room(registry, holder, bytes);
+        uncount(registry, holder, bytes);
         return e;
     }
     region->holder = holder;
@@ -273,13 +271,13 @@ FALLIBLE region_offer(struct region_registry *registry, const char *peer, uint64
     out->id = region->id;
     memcpy(out->token, region->token, sizeof out->token);
     pthread_mutex_lock(&registry->mutex);
-    registry->open[registry->num_open++] = region; // there is room: open <= held <= max_regions
+    registry->open[registry->num_open++] = region; // num_open <= held <= max_regions
     pthread_mutex_unlock(&registry->mutex);
-    tell(registry);
+    notify_watcher(registry);
     return OK;
 }
 
-// The time does not say how much of a guess was right.
+// In constant time, which does not reveal how many bytes of a guess were right.
 static bool same_token(const uint8_t *a, const uint8_t *b) {
     unsigned differ = 0;
     for (size_t i = 0; i < REGION_TOKEN_BYTES; i++) {
@@ -315,15 +313,15 @@ static FALLIBLE unknown(uint64_t id) {
 
 FALLIBLE region_close(struct region_registry *registry, uint64_t id) {
     pthread_mutex_lock(&registry->mutex);
-    uint32_t place = place_of(registry, id);
-    bool found = place < registry->num_open;
-    struct region *unused = found ? unlist(registry, place) : NULL;
+    uint32_t index = index_of(registry, id);
+    bool found = index < registry->num_open;
+    struct region *unused = found ? unlist(registry, index) : NULL;
     pthread_mutex_unlock(&registry->mutex);
     if (!found) {
         return unknown(id);
     }
     reclaim(registry, unused);
-    tell(registry);
+    notify_watcher(registry);
     return OK;
 }
 
@@ -334,7 +332,8 @@ bool region_is_open(struct region_registry *registry, uint64_t id) {
     return open;
 }
 
-// Unlists one offer that has ended; *unused as unlist has it. False: none has, and *next_ns is when the next will.
+// Takes one expired offer off the list; *unused is the result of unlist. False: no offer has expired, and *next_ns is when the next
+// one will.
 static bool expire_one(struct region_registry *registry, int64_t now_ns, int64_t *next_ns, struct region **unused) {
     *next_ns = CLOCK_NEVER;
     for (uint32_t i = 0; i < registry->num_open; i++) {
@@ -351,7 +350,7 @@ static bool expire_one(struct region_registry *registry, int64_t now_ns, int64_t
 }
 
 int64_t region_expire(struct region_registry *registry, int64_t now_ns) {
-    for (;;) { // ends: each turn but the last takes one off the list, and new offers end later than now
+    for (;;) { // terminates: each iteration but the last removes an offer, and new offers expire after now_ns
         int64_t next_ns;
         struct region *unused = NULL;
         pthread_mutex_lock(&registry->mutex);
@@ -364,7 +363,7 @@ int64_t region_expire(struct region_registry *registry, int64_t now_ns) {
     }
 }
 
-// ---- in use
+// ---- pins
 
 FALLIBLE region_pin(struct region_registry *registry, uint64_t id, uint64_t offset, uint64_t length, struct region **out,
                     uint8_t **data) {

@@ -9,18 +9,21 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
-enum { NEWCOMERS_MAX = 16, HANDLES = 2 };
+enum {
+    TOKENLESS_MAX = 16, // connections that have not sent their token
+    HANDLES = 2,        // of struct region_socket: changed, due
+};
 
-// One client: first it owes us a token, then it holds a lease.
+// One client: it sends its token, and then holds a lease.
 struct lease {
     struct region_socket *owner;
     uv_poll_t poll;
     int fd;
     uint8_t token[REGION_TOKEN_BYTES];
     size_t got;
-    int64_t deadline_ns; // of the token
+    int64_t deadline_ns; // for the token
     uint64_t region;     // 0: not redeemed
     TAILQ_ENTRY(lease) entry;
 };
@@ -29,16 +32,16 @@ struct region_socket {
     uv_loop_t *loop;
     struct region_registry *registry;
     struct unix_listener *listener;
-    uv_async_t changed; // the registry's word from other threads
+    uv_async_t changed; // sent by the registry's callback, from any thread
     uv_timer_t due;
     TAILQ_HEAD(, lease) leases;
     uint32_t num_leases, leases_max;
-    unsigned handles; // of ours and of leases, not closed yet
+    unsigned handles; // libuv handles of the socket and its leases that are not closed yet
     bool stopping;
 };
 
 bool region_socket_path(const char *main_path, char out[REGION_SOCKET_PATH_MAX]) {
-    return unix_path_whole(main_path, ".regions", out);
+    return unix_path_absolute(main_path, ".regions", out);
 }
 
 // ---- the end of one connection
@@ -56,15 +59,15 @@ static void on_lease_closed(uv_handle_t *handle) {
     handle_closed(socket);
 }
 
-// The region, where it has one, is closed with it.
+// Also closes the lease's region, if it has one.
 static void end_lease(struct lease *lease, const char *cause) {
     struct region_socket *socket = lease->owner;
     log_line(LOG_LEVEL_DEBUG, "region_lease_ended", "region=%" PRIu64 " cause=%s", lease->region, cause);
     TAILQ_REMOVE(&socket->leases, lease, entry);
     socket->num_leases--;
-    uv_close((uv_handle_t *)&lease->poll, on_lease_closed); // before its descriptor goes: another thread may get its number at once
+    uv_close((uv_handle_t *)&lease->poll, on_lease_closed); // before close: another thread may reuse the descriptor number at once
     close(lease->fd);
-    if (lease->region != 0) { // unknown: it was closed by its id, and that is why we are here
+    if (lease->region != 0) { // fails if the region was already closed by its id
         (void)err_is(region_close(socket->registry, lease->region));
     }
 }
@@ -85,7 +88,8 @@ static bool send_descriptor(int socket, int fd) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1; // nothing was sent there before: there is room
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           1; // the first byte on this connection: the socket buffer has space
 }
 
 static void redeem(struct lease *lease) {
@@ -101,14 +105,14 @@ static void redeem(struct lease *lease) {
     }
 }
 
-static bool is_nothing(ssize_t got) {
+static bool is_no_data(ssize_t got) {
     return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 
-// Descriptors that a client passes to us are dropped by the kernel: recv has no place for them.
+// The kernel drops descriptors that a client sends: recv has no control buffer.
 static void read_token(struct lease *lease) {
     ssize_t got = recv(lease->fd, lease->token + lease->got, sizeof lease->token - lease->got, 0);
-    if (is_nothing(got)) {
+    if (is_no_data(got)) {
         return;
     }
     if (got <= 0) {
@@ -124,7 +128,7 @@ static void read_token(struct lease *lease) {
 static void watch_owner(struct lease *lease) {
     char byte;
     ssize_t got = recv(lease->fd, &byte, 1, 0);
-    if (!is_nothing(got)) {
+    if (!is_no_data(got)) {
         end_lease(lease, got > 0 ? "garbage" : "closed");
     }
 }
@@ -141,7 +145,7 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
     }
 }
 
-// ---- what is due
+// ---- deadlines
 
 static void on_due(uv_timer_t *timer);
 
@@ -151,12 +155,12 @@ static void wait_until(struct region_socket *socket, int64_t at_ns) {
         return;
     }
     int64_t left_ns = at_ns - clock_now_ns();
-    uv_update_time(socket->loop); // a timer counts from the loop's own idea of now
+    uv_update_time(socket->loop); // a timer counts from the loop's cached time
     uv_timer_start(&socket->due, on_due, left_ns > 0 ? (uint64_t)(left_ns / NS_PER_MS) + 1 : 1, 0);
 }
 
-// Ends what has lost its region or its patience, and offers that nobody took.
-static void look_after(struct region_socket *socket) {
+// Ends leases whose region was closed or whose token did not come in time, and expired offers.
+static void expire_leases(struct region_socket *socket) {
     int64_t now_ns = clock_now_ns(), next_ns = region_expire(socket->registry, now_ns);
     struct lease *next;
     for (struct lease *lease = TAILQ_FIRST(&socket->leases); lease; lease = next) {
@@ -175,13 +179,13 @@ static void look_after(struct region_socket *socket) {
 }
 
 static void on_due(uv_timer_t *timer) {
-    look_after(timer->data);
+    expire_leases(timer->data);
 }
 
 static void on_changed(uv_async_t *async) {
     struct region_socket *socket = async->data;
     if (!socket->stopping) {
-        look_after(socket);
+        expire_leases(socket);
     }
 }
 
@@ -209,7 +213,7 @@ static void on_peer(void *context, int fd, uid_t uid) {
     socket->num_leases++;
     socket->handles++;
     uv_poll_start(&lease->poll, UV_READABLE, on_readable);
-    look_after(socket);
+    expire_leases(socket);
 }
 
 // ---- start and stop
@@ -220,11 +224,11 @@ FALLIBLE region_socket_start(const struct region_socket_options *options, struct
     if (!socket) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the regions' socket");
     }
-    socket->leases_max = options->max_regions + NEWCOMERS_MAX;
+    socket->leases_max = options->max_regions + TOKENLESS_MAX;
     struct unix_listener_options listen = {.loop = options->loop,
                                            .path = options->path,
                                            .allow_uids = options->allow_uids,
-                                           .max_silent = NEWCOMERS_MAX, // leases are counted here
+                                           .max_silent = TOKENLESS_MAX, // on_peer bounds the leases
                                            .silent_ns = REGION_SOCKET_WAIT_NS,
                                            .accepted = on_peer,
                                            .context = socket};

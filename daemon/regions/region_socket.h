@@ -1,7 +1,8 @@
-// Where callers fetch their regions: a Unix socket beside the main one. A client connects, sends a region's token (16 bytes,
-// nothing else) and gets one byte with the region's descriptor. The connection stays open from then on as the owner's lease: when
-// it ends, however it ends, the region is closed; when the region is closed, it ends. Whoever sends anything else, another token or
-// nothing within REGION_SOCKET_WAIT_NS is cut off without a word. Loop thread only.
+// The Unix socket, separate from the main one, on which clients fetch the descriptors of their regions. Protocol: a client
+// connects, sends a region's token (16 bytes, nothing else) and receives one byte with the region's descriptor. The connection then
+// stays open as the owner's lease: when it ends for any reason, the region is closed; when the region is closed, the connection
+// ends. A client that sends anything else, a wrong token, or nothing within REGION_SOCKET_WAIT_NS is disconnected without an
+// answer. Loop thread only.
 #ifndef EXPERTD_DAEMON_REGIONS_REGION_SOCKET_H
 #define EXPERTD_DAEMON_REGIONS_REGION_SOCKET_H
 
@@ -20,19 +21,19 @@ struct region_socket;
 struct region_socket_options {
     void *loop;                       // uv_loop_t *
     const char *path;                 // from region_socket_path
-    const char *allow_uids;           // as unix_listener.h has it
-    struct region_registry *registry; // borrowed until region_socket_stop; watched by the socket
-    uint32_t max_regions;             // so many leases, and a few connections more that have yet to send their token
+    const char *allow_uids;           // see unix_listener.h
+    struct region_registry *registry; // borrowed until region_socket_stop; the socket sets its watch callback
+    uint32_t max_regions;             // bound on leases; a few more connections may exist that have not sent their token yet
 };
 
-// "PATH.regions" for a main socket's path, made absolute for clients in other folders. False: too long for a socket.
+// "PATH.regions" for the main socket's PATH, as an absolute path. False: too long for a socket.
 bool region_socket_path(const char *main_path, char out[REGION_SOCKET_PATH_MAX]);
 
-// Errors as unix_listener_start. Before other threads offer or close regions.
+// Errors of unix_listener_start. Before other threads offer or close regions.
 FALLIBLE region_socket_start(const struct region_socket_options *options, struct region_socket **out);
-// Takes no more connections and removes its file; leases stay. NULL is legal.
+// Closes the listening socket and removes its file; leases stay open. NULL is legal.
 void region_socket_refuse(struct region_socket *socket);
-// Ends every lease; its memory goes on the loop afterwards. No other thread uses the registry any more. NULL is legal.
+// Ends every lease. The memory is freed later on the loop. No other thread may use the registry from here. NULL is legal.
 void region_socket_stop(struct region_socket *socket);
 
 #endif

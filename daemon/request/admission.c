@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 
-#define CONTENDED_NS (5 * (int64_t)NS_PER_S) // at least the longest pushback: who was turned away comes back within it
+#define CONTENDED_NS (5 * (int64_t)NS_PER_S) // at least the longest retry delay: a refused client retries within it
 
 static const char *const REFUSAL_NAMES[REFUSED_COUNT] = {
     [REFUSED_LOADING] = "loading",
@@ -38,20 +38,20 @@ FALLIBLE admission_serving(struct admission *admission) {
 
 // ---- shares
 
-// The share of a limit, at least one.
+// share_percent of a limit, at least one.
 static uint64_t share_of(const struct admission *admission, uint64_t limit) {
     uint64_t part = limit / 100 * admission->limits.share_percent + limit % 100 * admission->limits.share_percent / 100;
     return part > 0 ? part : 1;
 }
 
-// The divisor of an equal part: connections in the queue, with this one, and with those who were turned away.
+// The divisor of an equal part: the connections in the queue including this one, or the contenders if those are more.
 static uint32_t parties(const struct admission *admission, const struct admission_share *share) {
     uint32_t count = admission->holders + (share->queued == 0);
     count = count > admission->contenders ? count : admission->contenders;
     return count > 0 ? count : 1;
 }
 
-// What the connection may hold of a budget of the queue now.
+// How much of a queue budget the connection may hold now.
 static uint64_t queue_share(const struct admission *admission, const struct admission_share *share, uint64_t limit,
                             int64_t now_ns) {
     if (now_ns < admission->contended_until_ns) { // contenders > 0
@@ -61,18 +61,18 @@ static uint64_t queue_share(const struct admission *admission, const struct admi
     return admission->queued > share->queued ? share_of(admission, limit) : limit;
 }
 
-static bool has_its_share(const struct admission *admission, const struct admission_share *share, uint64_t bytes, int64_t now_ns) {
+static bool exceeds_share(const struct admission *admission, const struct admission_share *share, uint64_t bytes, int64_t now_ns) {
     if (share->queued == 0) {
-        return false; // one at least
+        return false; // at least one request per connection
     }
     uint64_t bytes_max = queue_share(admission, share, admission->limits.max_queue_bytes, now_ns);
     return share->queued >= queue_share(admission, share, admission->limits.max_queue, now_ns) || share->queued_bytes > bytes_max ||
            bytes > bytes_max - share->queued_bytes;
 }
 
-// Somebody is turned away because all is taken: where it holds less than an equal part, others hold more, and shall not for a
-// while.
-static void note_refusal(struct admission *admission, const struct admission_share *share, int64_t now_ns) {
+// A connection is refused because the queue is full. If it holds less than an equal part, other connections hold more: for a while,
+// each may hold an equal part only.
+static void note_full_queue(struct admission *admission, const struct admission_share *share, int64_t now_ns) {
     admission->refused[REFUSED_QUEUE]++;
     if (now_ns >= admission->contended_until_ns) {
         admission->contenders = 0;
@@ -89,7 +89,7 @@ static void note_refusal(struct admission *admission, const struct admission_sha
 FALLIBLE admission_take_call(struct admission *admission, struct admission_share *share) {
     if (share->calls >= share_of(admission, admission->limits.max_calls)) {
         admission->refused[REFUSED_SHARE]++;
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u calls open, the share of one (max_connection_share of max_calls, %u)",
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u calls open, its full share (max_connection_share of max_calls, %u)",
              share->calls, admission->limits.max_calls);
     }
     share->calls++;
@@ -103,13 +103,13 @@ void admission_give_call(struct admission *admission, struct admission_share *sh
 }
 
 FALLIBLE admission_take_check(struct admission *admission, struct admission_share *share) {
-    if (share->checks >= CHECKS_OF_CONNECTION) {
+    if (share->checks >= CHECKS_PER_CONNECTION) {
         admission->refused[REFUSED_SHARE]++;
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u health checks open, the most of one", share->checks);
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u health checks open, the limit for one connection", share->checks);
     }
     if (admission->checks >= CHECKS_MAX) {
         admission->refused[REFUSED_QUEUE]++;
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u health checks are open, the most that this server takes", admission->checks);
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u health checks are open, the limit of this server", admission->checks);
     }
     admission->checks++;
     share->checks++;
@@ -129,12 +129,12 @@ bool admission_checks_crowded(const struct admission *admission) {
 FALLIBLE admission_take_watch(struct admission *admission, struct admission_share *share) {
     if (share->watches >= share_of(admission, WATCHES_MAX)) {
         admission->refused[REFUSED_SHARE]++;
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u watches open, the share of one (max_connection_share of %d)",
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "this connection has %u watches open, its full share (max_connection_share of %d)",
              share->watches, WATCHES_MAX);
     }
     if (admission->watches >= WATCHES_MAX) {
         admission->refused[REFUSED_QUEUE]++;
-        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u watches are open, the most that this server takes", admission->watches);
+        FAIL(EXPERTD_ERR_QUEUE_FULL, "%u watches are open, the limit of this server", admission->watches);
     }
     admission->watches++;
     share->watches++;
@@ -175,7 +175,7 @@ FALLIBLE admission_take_stream(struct admission *admission, struct admission_sha
     if (share->streams >= share_of(admission, admission->limits.max_streams)) {
         admission->refused[REFUSED_SHARE]++;
         FAIL(EXPERTD_ERR_QUEUE_FULL,
-             "this connection has %u streams open, the share of one (max_connection_share of max_streams, %u)", share->streams,
+             "this connection has %u streams open, its full share (max_connection_share of max_streams, %u)", share->streams,
              admission->limits.max_streams);
     }
     admission->streams++;
@@ -194,11 +194,11 @@ void admission_give_stream(struct admission *admission, struct admission_share *
 static FALLIBLE check_queue(struct admission *admission, const struct admission_share *share, uint64_t bytes, int64_t now_ns) {
     const struct admission_limits *limits = &admission->limits;
     if (admission->queued >= limits->max_queue || bytes > limits->max_queue_bytes - admission->queued_bytes) {
-        note_refusal(admission, share, now_ns);
+        note_full_queue(admission, share, now_ns);
         FAIL(EXPERTD_ERR_QUEUE_FULL, "%u requests of %" PRIu64 " bytes are waiting (max_queue %u, max_queue_bytes %" PRIu64 ")",
              admission->queued, admission->queued_bytes, limits->max_queue, limits->max_queue_bytes);
     }
-    if (has_its_share(admission, share, bytes, now_ns)) {
+    if (exceeds_share(admission, share, bytes, now_ns)) {
         admission->refused[REFUSED_SHARE]++;
         FAIL(EXPERTD_ERR_QUEUE_FULL,
              "this connection has %u requests of %" PRIu64 " bytes waiting, its share while others wait (max_connection_share)",
@@ -207,45 +207,45 @@ static FALLIBLE check_queue(struct admission *admission, const struct admission_
     return OK;
 }
 
-// What would be computed in vain is refused while its caller can still turn elsewhere. Where nobody waits it is the caller's own
-// affair; and an estimate that was wrong once must not keep everybody out for ever.
-static FALLIBLE check_deadline(struct admission *admission, const struct admission_ask *ask, int64_t now_ns) {
-    if (now_ns >= ask->deadline_ns) {
+// A request that would miss its deadline is refused early, so that its client can try another server. An empty queue admits it all
+// the same: otherwise an estimate that is too long would refuse every request and never be corrected.
+static FALLIBLE check_deadline(struct admission *admission, const struct admission_demand *demand, int64_t now_ns) {
+    if (now_ns >= demand->deadline_ns) {
         admission->refused[REFUSED_DEADLINE]++;
         FAIL(EXPERTD_ERR_DEADLINE, "the deadline had passed when the request was read");
     }
-    if (admission->queued > 0 && ask->wait_ns > ask->deadline_ns - now_ns) {
+    if (admission->queued > 0 && demand->wait_ns > demand->deadline_ns - now_ns) {
         admission->refused[REFUSED_ESTIMATE]++;
         FAIL(EXPERTD_ERR_QUEUE_FULL,
              "%u requests are waiting: an answer would take some %" PRId64 " ms, the deadline is in %" PRId64 " ms",
-             admission->queued, ask->wait_ns / NS_PER_MS, (ask->deadline_ns - now_ns) / NS_PER_MS);
+             admission->queued, demand->wait_ns / NS_PER_MS, (demand->deadline_ns - now_ns) / NS_PER_MS);
     }
     return OK;
 }
 
-FALLIBLE admission_open(struct admission *admission, const struct admission_share *share, const struct admission_ask *ask,
+FALLIBLE admission_open(struct admission *admission, const struct admission_share *share, const struct admission_demand *demand,
                         int64_t now_ns) {
     TRY(admission_serving(admission));
     TRY(check_queue(admission, share, 0, now_ns));
-    return check_deadline(admission, ask, now_ns);
+    return check_deadline(admission, demand, now_ns);
 }
 
-FALLIBLE admission_admit(struct admission *admission, struct admission_share *share, const struct admission_ask *ask,
+FALLIBLE admission_admit(struct admission *admission, struct admission_share *share, const struct admission_demand *demand,
                          int64_t now_ns) {
     TRY(admission_serving(admission));
-    if (ask->bytes > admission->limits.max_queue_bytes) {
+    if (demand->bytes > admission->limits.max_queue_bytes) {
         FAIL(EXPERTD_ERR_TOO_LARGE,
              "the request and its answer take %" PRIu64 " bytes, all requests together may take %" PRIu64
              ": split it (max_queue_bytes)",
-             ask->bytes, admission->limits.max_queue_bytes);
+             demand->bytes, admission->limits.max_queue_bytes);
     }
-    TRY(check_deadline(admission, ask, now_ns));
-    TRY(check_queue(admission, share, ask->bytes, now_ns));
+    TRY(check_deadline(admission, demand, now_ns));
+    TRY(check_queue(admission, share, demand->bytes, now_ns));
     admission->queued++;
-    admission->queued_bytes += ask->bytes;
+    admission->queued_bytes += demand->bytes;
     admission->holders += share->queued == 0;
     share->queued++;
-    share->queued_bytes += ask->bytes;
+    share->queued_bytes += demand->bytes;
     return OK;
 }
 

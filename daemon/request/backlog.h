@@ -1,14 +1,16 @@
-// How long the work that was admitted will take: a pure decider over tokens and the times of past batches. It foresees a deadline
-// that cannot be met, and says when to come back. No clock, no threads: daemon/serve/serve.c guards it.
+// Estimates how long the admitted work will take: it predicts deadlines that cannot be met, and the delay after which a refused
+// request should be repeated. Pure: tokens, and the times of past batches. No clock, no threads; daemon/serve/serve_budget.c guards
+// it.
 //
-// A batch takes a time of its own (weights are read, whatever the rows) and a time per token: a line through the last batches, each
-// weighing nine tenths of the next. The line is kept flat where batches were all of one size: those that are not full then grow
-// with the queue, and tell. What waits leaves in a batch per layer, and in a batch more for each further piece, and for each full
-// batch of tokens or of requests.
+// The model of a batch is a line: a fixed time (the weights are read for any number of rows) plus a time per token. It is
+// fitted to the last batches, where each batch weighs nine tenths of the next. If all batches had nearly the same size, the fitted
+// slope is near 0. That is harmless: batches that are not full grow with the queue, and their different sizes then determine the
+// slope. The queue needs one batch per layer, one more for each further piece of a large request, and one more for each full batch
+// of tokens or of requests.
 //
-// Nobody knows who else will come before a request's batch leaves and ride with it, so the estimate is stretched, and the stretch
-// is steered by what it is for: as little as keeps those admitted in time. Nothing is foreseen before the engine has computed
-// BACKLOG_SURE batches without a pause.
+// Later requests may join a request's batch, so the estimate is multiplied by a stretch factor. A control loop keeps the factor as
+// small as possible while admitted requests meet their deadlines. Nothing is predicted before the engine has computed BACKLOG_SURE
+// batches without a pause.
 #ifndef EXPERTD_DAEMON_REQUEST_BACKLOG_H
 #define EXPERTD_DAEMON_REQUEST_BACKLOG_H
 
@@ -16,44 +18,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Of more layers some share a count.
+// Models with more than BACKLOG_LAYERS layers share counts between layers.
 enum { BACKLOG_SURE = 2, BACKLOG_LAYERS = 256 };
 
 struct backlog_limits {
-    uint32_t batch_tokens, batch_requests; // most of a batch
-    uint32_t piece_tokens;                 // larger requests are computed in pieces, with small ones in between
+    uint32_t batch_tokens, batch_requests; // maxima of a batch
+    uint32_t piece_tokens;                 // larger requests are split into pieces, with batches of small requests in between
 };
 
 struct backlog {
     struct backlog_limits limits;
     uint64_t small_tokens, large_tokens, small_requests;
     uint32_t requests[BACKLOG_LAYERS];
-    uint32_t layers; // that requests wait for
-    // decayed sums over batches: their number, tokens, nanoseconds, and products of those
+    uint32_t layers; // layers with waiting requests
+    // exponentially weighted sums over batches: count, tokens, nanoseconds, and products
     double count, tokens, spent_ns, tokens_tokens, tokens_spent;
     uint32_t busy_batches; // without a pause, up to BACKLOG_SURE
-    // Of small requests and of large ones, which are foreseen differently.
+    // [0]: small requests, [1]: large ones, which have different estimates.
     struct backlog_margin {
-        double stretch; // of the estimate
-        double used;    // of their time, most that a request needed since the last batch
-        bool refused;   // the estimate was too long for one since then
+        double stretch; // factor of the estimate
+        double used;    // greatest part of its allowed time that a request took since the last batch
+        bool refused;   // the estimate was too long for a request since then
     } margins[2];
 };
 
 void backlog_init(struct backlog *backlog, const struct backlog_limits *limits);
 void backlog_enter(struct backlog *backlog, size_t layer, uint32_t tokens);
-void backlog_leave(struct backlog *backlog, size_t layer, uint32_t tokens); // computed, or given up
-// A batch was computed; idle: nothing had waited before it.
+void backlog_leave(struct backlog *backlog, size_t layer, uint32_t tokens); // computed or abandoned
+// A batch was computed. idle: the worker had waited for it.
 void backlog_batch(struct backlog *backlog, uint64_t tokens, int64_t spent_ns, bool idle);
 
-// How long a request of so many tokens would take from now, by the line alone; 0 where that cannot be said. Ask before it enters.
-int64_t backlog_foreseen_ns(const struct backlog *backlog, uint32_t tokens);
-// The time within which a request of so many tokens is done, as good as surely; 0 where that cannot be said. Where
-// that is more than it is allowed, the caller refuses it.
+// The estimated time until a request of `tokens` tokens is computed, without the stretch factor; 0: unknown. Before backlog_enter.
+int64_t backlog_estimate_ns(const struct backlog *backlog, uint32_t tokens);
+// The same, with the stretch factor. If the result exceeds allowed_ns the caller refuses the request, and the control loop counts
+// it.
 int64_t backlog_wait_ns(struct backlog *backlog, uint32_t tokens, int64_t allowed_ns);
-// A request that was allowed so much took so much, whether it was computed or given up.
-void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t took_ns, int64_t allowed_ns);
-// When to come back: the time until what is here is done, within 10 ms and 5 s.
+// Records that a request, computed or abandoned, took took_ns of its allowed_ns: input of the control loop.
+void backlog_observe(struct backlog *backlog, uint32_t tokens, int64_t took_ns, int64_t allowed_ns);
+// The retry delay of a refused request: the time until the current work is done, between 10 ms and 5 s.
 int64_t backlog_pushback_ms(const struct backlog *backlog);
 
 #endif

@@ -12,7 +12,7 @@ FALLIBLE connections_init(struct connections *connections, size_t capacity) {
     connections->buckets = calloc(buckets, sizeof *connections->buckets);
     if (!connections->all || !connections->buckets) {
         connections_deinit(connections);
-        FAIL(EXPERTD_ERR_NOMEM, "no memory to keep account of %zu connections (lower max_calls or max_queue)", capacity);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu connections: lower max_calls or max_queue", capacity);
     }
     for (size_t i = 0; i < capacity; i++) {
         connections->all[i].next = connections->unused;
@@ -27,7 +27,8 @@ void connections_deinit(struct connections *connections) {
     *connections = (struct connections){0};
 }
 
-// FNV-1a, 64 bits. Two peers of one hash would share their share; that a peer chooses its port for it would harm that peer.
+// FNV-1a, 64 bits. Two peers with one hash would have one share together. A peer that chooses its port for a collision limits
+// itself.
 static uint64_t hash_of(const char *peer) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (; *peer; peer++) {
@@ -44,7 +45,7 @@ struct connection *connections_open(struct connections *connections, const char 
     uint64_t name = hash_of(peer);
     struct connection **bucket = bucket_of(connections, name);
     for (struct connection *connection = *bucket; connection; connection = connection->next) {
-        if (connection->name == name) {
+        if (connection->name_hash == name) {
             connection->references++;
             return connection;
         }
@@ -54,7 +55,7 @@ struct connection *connections_open(struct connections *connections, const char 
         return NULL;
     }
     connections->unused = connection->next;
-    *connection = (struct connection){.name = name, .references = 1, .next = *bucket};
+    *connection = (struct connection){.name_hash = name, .references = 1, .next = *bucket};
     *bucket = connection;
     return connection;
 }
@@ -64,7 +65,7 @@ void connections_close(struct connections *connections, struct connection *conne
     if (--connection->references > 0) {
         return;
     }
-    struct connection **at = bucket_of(connections, connection->name);
+    struct connection **at = bucket_of(connections, connection->name_hash);
     while (*at != connection) {
         at = &(*at)->next;
     }

@@ -1,5 +1,5 @@
-// What each connection holds of the daemon: its share of admission's budgets, found by the peer's name and kept while a call or
-// request of it is there. No threads: daemon/serve/serve.c guards it. Everything is reserved at start.
+// The connections that have calls or requests, found by the peer's name, and the share of admission's budgets that each one holds.
+// Not thread-safe: daemon/serve/serve_budget.c guards it. All memory is reserved at the start.
 #ifndef EXPERTD_DAEMON_REQUEST_CONNECTIONS_H
 #define EXPERTD_DAEMON_REQUEST_CONNECTIONS_H
 
@@ -11,9 +11,9 @@
 
 struct connection {
     struct admission_share share;
-    uint64_t name; // a hash of the peer's
+    uint64_t name_hash; // hash of the peer's name
     uint32_t references;
-    struct connection *next; // of its bucket, or of the unused ones
+    struct connection *next; // in its bucket, or in the list of unused ones
 };
 
 struct connections {
@@ -25,7 +25,7 @@ struct connections {
 FALLIBLE connections_init(struct connections *connections, size_t capacity);
 void connections_deinit(struct connections *connections); // legal on a zeroed struct
 
-// The peer's connection, with one reference more; NULL where `capacity` others are there.
+// The peer's connection, with one more reference. NULL: `capacity` connections are in use.
 struct connection *connections_open(struct connections *connections, const char *peer);
 void connections_close(struct connections *connections, struct connection *connection);
 

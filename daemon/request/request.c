@@ -4,7 +4,7 @@ void request_core_init(struct request_core *core) {
     *core = (struct request_core){.state = REQUEST_SLOT};
 }
 
-static enum request_action release_when_free(struct request_core *core) {
+static enum request_action release_if_unused(struct request_core *core) {
     if (core->computing || core->writing || core->withdrawing || core->released) {
         return REQUEST_DO_NOTHING;
     }
@@ -12,12 +12,12 @@ static enum request_action release_when_free(struct request_core *core) {
     return REQUEST_DO_RELEASE;
 }
 
-// Ends it with an error: one answer where somebody is there to read it.
+// Ends the request with an error, which is sent unless the peer is gone.
 static enum request_action fail(struct request_core *core, enum expertd_err_code error) {
     core->error = error;
     if (core->closed) {
         core->state = REQUEST_FAILED;
-        return release_when_free(core);
+        return release_if_unused(core);
     }
     core->state = REQUEST_COMMITTING;
     core->writing = true;
@@ -32,9 +32,9 @@ static enum request_action withdraw(struct request_core *core, enum expertd_err_
 
 static enum request_action on_computed(struct request_core *core, enum expertd_err_code error) {
     core->computing = false;
-    core->withdrawing = false; // it was too late for that
+    core->withdrawing = false; // too late
     if (core->state != REQUEST_BATCHED && core->state != REQUEST_COMPUTING) {
-        return core->state == REQUEST_COMMITTING ? REQUEST_DO_NOTHING : release_when_free(core);
+        return core->state == REQUEST_COMMITTING ? REQUEST_DO_NOTHING : release_if_unused(core);
     }
     if (error != EXPERTD_ERR_OK || core->closed) {
         return fail(core, core->closed ? EXPERTD_ERR_CANCELLED : error);
@@ -45,12 +45,12 @@ static enum request_action on_computed(struct request_core *core, enum expertd_e
     return REQUEST_DO_ANSWER;
 }
 
-// The peer is gone or the deadline has passed: `error` says which.
-static enum request_action on_given_up(struct request_core *core, enum expertd_err_code error) {
+// error: EXPERTD_ERR_CANCELLED (the peer is gone) or EXPERTD_ERR_DEADLINE.
+static enum request_action on_abandoned(struct request_core *core, enum expertd_err_code error) {
     switch (core->state) {
     case REQUEST_SLOT:
     case REQUEST_READING:
-    case REQUEST_ADMITTED:
+    case REQUEST_CHECKING:
         return fail(core, error);
     case REQUEST_BATCHED:
         return core->withdrawing ? REQUEST_DO_NOTHING : withdraw(core, error);
@@ -67,10 +67,10 @@ static enum request_action on_written(struct request_core *core) {
     }
     core->writing = false;
     core->state = core->error == EXPERTD_ERR_OK ? REQUEST_SENT : REQUEST_FAILED;
-    return release_when_free(core);
+    return release_if_unused(core);
 }
 
-// The batcher's answer to a withdrawal.
+// The outcome of a withdrawal.
 static enum request_action on_withdrawal(struct request_core *core, bool withdrawn) {
     if (!core->withdrawing) {
         return REQUEST_DO_NOTHING;
@@ -96,15 +96,15 @@ enum request_action request_step(struct request_core *core, const struct request
         if (core->state != REQUEST_READING) {
             return REQUEST_DO_NOTHING;
         }
-        core->state = REQUEST_ADMITTED;
+        core->state = REQUEST_CHECKING;
         return REQUEST_DO_ADMIT;
     case REQUEST_REFUSED:
-        return core->state <= REQUEST_ADMITTED ? fail(core, event->error) : REQUEST_DO_NOTHING;
-    case REQUEST_ENQUEUED:
-        INVARIANT(core->state == REQUEST_ADMITTED);
+        return core->state <= REQUEST_CHECKING ? fail(core, event->error) : REQUEST_DO_NOTHING;
+    case REQUEST_ADMITTED:
+        INVARIANT(core->state == REQUEST_CHECKING);
         core->state = REQUEST_BATCHED;
         core->computing = true;
-        return REQUEST_DO_NOTHING;
+        return REQUEST_DO_COMPUTE;
     case REQUEST_STARTED:
         return on_withdrawal(core, false);
     case REQUEST_WITHDRAWN:
@@ -112,13 +112,13 @@ enum request_action request_step(struct request_core *core, const struct request
     case REQUEST_COMPUTED:
         return on_computed(core, event->error);
     case REQUEST_EXPIRED:
-        return on_given_up(core, EXPERTD_ERR_DEADLINE);
+        return on_abandoned(core, EXPERTD_ERR_DEADLINE);
     case REQUEST_WRITTEN:
         return on_written(core);
     case REQUEST_CLOSED:
         core->closed = true;
-        return on_given_up(core, EXPERTD_ERR_CANCELLED);
+        return on_abandoned(core, EXPERTD_ERR_CANCELLED);
     default:
-        INVARIANT(!"an event of requests");
+        INVARIANT(!"a request event of this kind");
     }
 }

@@ -26,10 +26,10 @@ FALLIBLE request_regions_view(struct request_regions *regions, struct region_reg
     if (!tensor->has_extent) {
         return OK;
     }
-    char place[EXPERTD_ERR_FIELD_MAX];
+    char extent_field[EXPERTD_ERR_FIELD_MAX];
     uint8_t *data;
-    snprintf(place, sizeof place, "%s.extent", field);
-    TRY(pin(regions, registry, &tensor->extent, place, &data));
+    snprintf(extent_field, sizeof extent_field, "%s.extent", field);
+    TRY(pin(regions, registry, &tensor->extent, extent_field, &data));
     out->data = data;
     out->bytes = tensor->extent.length;
     return OK;

@@ -1,7 +1,7 @@
-// The shared memory of one request: its extents become pinned views, what must not change under us becomes a copy, and its answer
-// goes into the caller's memory once, when it is committed.
+// The shared memory of one request: extents become views of pinned regions, data that must not change after its check becomes a
+// copy, and the answer is written to the caller's memory once, when it is committed.
 //
-// Owned by the request, on its thread; zeroed it holds nothing. Errors carry the field at fault.
+// Owned by the request, used on its thread. A zeroed struct holds nothing. Errors name the field at fault.
 #ifndef EXPERTD_DAEMON_REQUEST_REQUEST_REGIONS_H
 #define EXPERTD_DAEMON_REQUEST_REQUEST_REGIONS_H
 
@@ -19,21 +19,22 @@ struct request_regions {
     void *copies[REQUEST_COPIES_MAX];
     size_t num_pins, num_copies;
     uint64_t copied_bytes;
-    uint8_t *output; // where the answer goes; NULL: it is sent
+    uint8_t *output; // where the answer is written; NULL: the answer is sent
 };
 
-// `tensor` as a view: of the message, or of its region, which is pinned then. registry NULL: shared memory is off. Those of
-// region_pin, at FIELD.extent.
+// A view of `tensor`: of the message's bytes, or of its region, which stays pinned. registry NULL: shared memory is off. Errors of
+// region_pin, with field FIELD.extent.
 FALLIBLE request_regions_view(struct request_regions *regions, struct region_registry *registry, const struct wire_tensor *tensor,
                               const char *field, struct expertd_tensor_view *out);
-// The same, and what lies in a region is copied: the caller cannot change what has been checked. EXPERTD_ERR_TOO_LARGE over
+// The same, but data in a region is copied, so that the caller cannot change it after its check. EXPERTD_ERR_TOO_LARGE: more than
 // bytes_max.
 FALLIBLE request_regions_copy(struct request_regions *regions, struct region_registry *registry, const struct wire_tensor *tensor,
                               const char *field, uint64_t bytes_max, struct expertd_tensor_view *out);
-// Where an answer of `bytes` bytes is to go. EXPERTD_ERR_TENSOR_BYTES where the extent has another length, and those of region_pin.
+// Sets regions->output for an answer of `bytes` bytes. EXPERTD_ERR_TENSOR_BYTES: the extent has another length. Errors of
+// region_pin.
 FALLIBLE request_regions_output(struct request_regions *regions, struct region_registry *registry, const struct wire_extent *extent,
                                 uint64_t bytes);
-// Lets go of everything; legal twice.
+// Unpins and frees everything; legal twice.
 void request_regions_release(struct request_regions *regions, struct region_registry *registry);
 
 #endif

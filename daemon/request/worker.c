@@ -6,31 +6,31 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/http/metrics.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
+#include "daemon/metrics/metrics.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer_piece.h"
 
 struct worker {
     struct worker_options options;
     pthread_t thread;
-    uint64_t *expert_load; // [max_experts] of one batch
-    // Guards batcher and stopping; taken alone, held for a list walk, never while computing or calling back.
+    uint64_t *expert_load; // [max_experts] rows per expert of one batch
+    // Guards batcher and stopping. Taken with no other lock held, for a walk over a list; not held while computing or in callbacks.
     pthread_mutex_t mutex;
-    pthread_cond_t waiting; // signalled when there may be work, or the end
+    pthread_cond_t waiting; // signalled by a new request, and by worker_stop
     struct batcher batcher;
-    struct batcher_layer *layers; // the batcher's
+    struct batcher_layer *layers; // the batcher's memory
     bool stopping;
-    bool told_lost; // the computing thread's
+    bool lost_reported; // compute thread only
 };
 
-// One batch on its way.
+// One batch, from the batcher to its answers.
 struct batch {
     struct batcher_piece pieces[BATCH_REQUESTS_MAX];
     size_t count, tokens;
-    bool idle;                                         // nothing had waited before it
-    struct layer_request requests[BATCH_REQUESTS_MAX]; // the pieces', while the engine has it
-    struct layer_pass *pass;                           // NULL: not taken in yet
+    bool idle;                                         // the worker had waited for it
+    struct layer_request requests[BATCH_REQUESTS_MAX]; // views of the pieces, while the engine has the batch
+    struct layer_pass *pass;                           // NULL: its input is not converted yet
     int64_t started_ns;
 };
 
@@ -38,7 +38,7 @@ static struct worker_item *item_of(struct batcher_entry *entry) {
     return (struct worker_item *)((char *)entry - offsetof(struct worker_item, entry));
 }
 
-// The first failure of its batches is the one that is told.
+// The request keeps the first failure of its batches.
 static void fail_item(struct worker_item *item, enum expertd_err_code code, const char *message) {
     if (item->error != EXPERTD_ERR_OK) {
         return;
@@ -49,7 +49,7 @@ static void fail_item(struct worker_item *item, enum expertd_err_code code, cons
 
 // ---- from the batcher
 
-// Sleeps until it is time to ask again, or something new is there. Holds the mutex.
+// Waits until again_ns or a signal. The caller holds the mutex.
 static void await_work(struct worker *worker, int64_t again_ns) {
     if (again_ns == CLOCK_NEVER) {
         pthread_cond_wait(&worker->waiting, &worker->mutex);
@@ -59,7 +59,7 @@ static void await_work(struct worker *worker, int64_t again_ns) {
     pthread_cond_timedwait(&worker->waiting, &worker->mutex, &until);
 }
 
-// Takes what is to leave now; false: nothing, *again_ns says when to ask again. Holds the mutex.
+// Takes the batch that is due. False: none is, and *again_ns is when to look again. The caller holds the mutex.
 static bool take_batch(struct worker *worker, struct batch *batch, int64_t *again_ns) {
     batch->count = batcher_next(&worker->batcher, clock_now_ns(), batch->pieces, again_ns);
     for (size_t i = 0; i < batch->count; i++) {
@@ -68,7 +68,7 @@ static bool take_batch(struct worker *worker, struct batch *batch, int64_t *agai
     return batch->count > 0;
 }
 
-// Sleeps until there is a batch; 0 pieces at the end.
+// Waits for a batch. batch->count is 0 if the worker is stopping.
 static void next_batch(struct worker *worker, struct batch *batch) {
     batch->count = 0;
     batch->idle = false;
@@ -84,7 +84,7 @@ static void next_batch(struct worker *worker, struct batch *batch) {
     pthread_mutex_unlock(&worker->mutex);
 }
 
-// While a batch is computed: the next one where it is large and may leave now; 0 pieces where not.
+// Called while a batch is computed. Takes the next batch if it is due and large; otherwise batch->count is 0.
 static void next_large_batch(struct worker *worker, struct batch *batch) {
     int64_t again_ns;
     batch->count = 0;
@@ -96,12 +96,12 @@ static void next_large_batch(struct worker *worker, struct batch *batch) {
     pthread_mutex_unlock(&worker->mutex);
 }
 
-static void hand_out(struct worker *worker, struct worker_item *item) {
+static void return_item(struct worker *worker, struct worker_item *item) {
     worker->options.done(worker->options.context, item);
 }
 
-// One batch less has the item. True: it is over, because its last row is computed, it failed, or it was withdrawn meanwhile.
-static bool settle(struct worker *worker, struct worker_item *item) {
+// A batch no longer holds the item. True: the item is done: its last row was computed, it failed, or it was withdrawn meanwhile.
+static bool leave_batch(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
     item->batches--;
     if (item->error != EXPERTD_ERR_OK) {
@@ -112,7 +112,7 @@ static bool settle(struct worker *worker, struct worker_item *item) {
     return over;
 }
 
-// A request past its deadline is not computed: hands those back and closes the ranks.
+// Removes the requests whose deadline has passed from the batch, and returns them.
 static void drop_expired(struct worker *worker, struct batch *batch, int64_t now_ns) {
     size_t left = 0;
     for (size_t i = 0; i < batch->count; i++) {
@@ -123,8 +123,8 @@ static void drop_expired(struct worker *worker, struct batch *batch, int64_t now
         }
         fail_item(item, EXPERTD_ERR_DEADLINE, "the deadline passed while the request waited for its batch");
         item->started_ns = item->started_ns ? item->started_ns : now_ns;
-        if (settle(worker, item)) { // else the batch that is being computed has rows of it
-            hand_out(worker, item);
+        if (leave_batch(worker, item)) { // otherwise the batch being computed holds rows of it
+            return_item(worker, item);
         }
     }
     batch->count = left;
@@ -151,11 +151,11 @@ static void add_timings(struct layer_timings *to, const struct layer_timings *fr
     to->exchange += from->exchange;
     to->compute += from->compute;
     to->combine += from->combine;
-    to->placement_epoch = from->placement_epoch; // of the last piece: each piece had one, and they change no bit
+    to->placement_epoch = from->placement_epoch; // of the last piece: the placement changes no bit of the answer
 }
 
-// What is too late goes back; the rest is taken in. Nothing is left of a batch without pieces.
-static void take_in(struct worker *worker, struct batch *batch) {
+// Drops expired requests, and converts the input of the rest. All of them may have expired: then the batch has no pieces.
+static void convert_input(struct worker *worker, struct batch *batch) {
     batch->pass = NULL;
     batch->tokens = 0;
     batch->started_ns = clock_now_ns();
@@ -180,17 +180,17 @@ static FALLIBLE finish(struct worker *worker, const struct batch *batch, struct 
     return OK;
 }
 
-// A shard was lost: once for all of the batch's requests, and whether it is for good.
-static void tell_lost(struct worker *worker, const struct batch *batch) {
+// Logs the loss of a shard once for all requests of the batch, and reports a permanent loss to the owner.
+static void report_lost(struct worker *worker, const struct batch *batch) {
     struct engine_exchange exchange;
     struct err_copy error;
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
-    err_save((err_t){EXPERTD_ERR_SHARD_LOST}, &error); // the requests are told next
+    err_save((err_t){EXPERTD_ERR_SHARD_LOST}, &error); // kept for the answers of the requests
     engine_exchange_state(worker->options.engine, &exchange);
     log_line(LOG_LEVEL_WARNING, "shard_lost", "requests=%zu tokens=%zu for_good=%d message=%s", batch->count, batch->tokens,
              exchange.lost, log_quote(error.message, quoted, sizeof quoted));
-    if (exchange.lost && !worker->told_lost && worker->options.lost) {
-        worker->told_lost = true;
+    if (exchange.lost && !worker->lost_reported && worker->options.lost) {
+        worker->lost_reported = true;
         worker->options.lost(worker->options.lost_context);
     }
     (void)err_restore(&error);
@@ -206,13 +206,13 @@ static void answer(struct worker *worker, const struct batch *batch, err_t e, co
             item->batch_tokens = (uint32_t)batch->tokens;
             item->batch_requests = (uint32_t)batch->count;
         }
-        if (settle(worker, item)) {
-            hand_out(worker, item);
+        if (leave_batch(worker, item)) {
+            return_item(worker, item);
         }
     }
 }
 
-// Computes a batch that was taken in; meanwhile a large next one is taken in, where the engine overlaps.
+// Computes a batch. If the engine can overlap, a large next batch is converted meanwhile.
 static void run_batch(struct worker *worker, const struct batch *batch, struct batch *next) {
     struct layer_timings timings = {0};
     int64_t begun_ns = clock_now_ns();
@@ -220,14 +220,14 @@ static void run_batch(struct worker *worker, const struct batch *batch, struct b
     next->count = 0;
     if (engine_overlaps(worker->options.engine)) {
         next_large_batch(worker, next);
-        take_in(worker, next);
+        convert_input(worker, next);
         if (next->count > 0 && worker->options.metrics) {
             metrics_batch_ahead(worker->options.metrics);
         }
     }
     err_t e = finish(worker, batch, &timings);
     if (e.code == EXPERTD_ERR_SHARD_LOST) {
-        tell_lost(worker, batch);
+        report_lost(worker, batch);
     }
     if (worker->options.batched) {
         worker->options.batched(worker->options.context, batch->tokens, clock_now_ns() - begun_ns, batch->idle);
@@ -235,27 +235,27 @@ static void run_batch(struct worker *worker, const struct batch *batch, struct b
     answer(worker, batch, e, &timings);
 }
 
-// What still waits at the end goes back unanswered.
-static void hand_back(struct worker *worker) {
+// Returns the requests that wait when the worker stops.
+static void return_waiting(struct worker *worker) {
     for (size_t i = 0; i < worker->batcher.num_layers; i++) {
         struct batcher_entry *entry;
         while ((entry = worker->layers[i].first)) {
             batcher_remove(&worker->batcher, entry);
             fail_item(item_of(entry), EXPERTD_ERR_DRAINING, "the service is shutting down: send to another one");
-            hand_out(worker, item_of(entry));
+            return_item(worker, item_of(entry));
         }
     }
 }
 
-// The next batch, taken in: false at the end.
+// Waits for the next batch and converts its input. False: the worker is stopping.
 static bool await_batch(struct worker *worker, struct batch *batch) {
     do {
         next_batch(worker, batch);
         if (batch->count == 0) {
             return false;
         }
-        take_in(worker, batch);
-    } while (batch->count == 0); // all of them were too late
+        convert_input(worker, batch);
+    } while (batch->count == 0); // all of its requests had expired
     return true;
 }
 
@@ -264,9 +264,9 @@ static void *worker_main(void *context) {
     struct batch batches[2], *batch = &batches[0], *next = &batches[1];
     next->count = 0;
     while (next->count > 0 || await_batch(worker, next)) {
-        struct batch *taken_in = next;
+        struct batch *converted = next;
         next = batch;
-        batch = taken_in;
+        batch = converted;
         run_batch(worker, batch, next);
     }
     return NULL;
@@ -275,11 +275,11 @@ static void *worker_main(void *context) {
 static FALLIBLE create_lock(struct worker *worker) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // what clock_now_ns reads
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // the clock of clock_now_ns
     int error = pthread_cond_init(&worker->waiting, &attributes);
     pthread_condattr_destroy(&attributes);
     if (error) {
-        FAIL(EXPERTD_ERR_NOMEM, "no condition variable for the compute thread: %s", strerror(error));
+        FAIL(EXPERTD_ERR_NOMEM, "cannot create the condition variable of the compute thread: %s", strerror(error));
     }
     pthread_mutex_init(&worker->mutex, NULL);
     return OK;
@@ -327,7 +327,7 @@ void worker_submit(struct worker *worker, struct worker_item *item) {
     item->batches = 0;
     pthread_mutex_lock(&worker->mutex);
     batcher_push(&worker->batcher, &item->entry, clock_now_ns());
-    pthread_cond_signal(&worker->waiting); // under the mutex: once it is free the item may be over, and the worker with it
+    pthread_cond_signal(&worker->waiting); // under the mutex: after the unlock the item may be done, and the worker destroyed
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -347,7 +347,7 @@ void worker_stop(struct worker *worker) {
     pthread_cond_signal(&worker->waiting);
     pthread_mutex_unlock(&worker->mutex);
     pthread_join(worker->thread, NULL);
-    hand_back(worker);
+    return_waiting(worker);
     pthread_cond_destroy(&worker->waiting);
     pthread_mutex_destroy(&worker->mutex);
     free_worker(worker);

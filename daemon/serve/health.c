@@ -8,13 +8,13 @@
 
 #include "proto/control/control.h"
 
-// One call; of its thread only.
+// One call of either method; on its thread only.
 struct watch {
     struct health *health;
     struct rpc_call *call;
     unsigned thread;
     bool is_watch;
-    char *service; // NULL until the request is there
+    char *service; // NULL until the request was read
     int sent;      // enum proto_serving, -1 before the first
     bool writing;
     LIST_ENTRY(watch) link;
@@ -22,7 +22,7 @@ struct watch {
 
 struct health_thread {
     LIST_HEAD(, watch) watches;
-    unsigned seen; // the version that its watches were shown
+    unsigned seen; // the version that was sent to its watches
 };
 
 struct health {
@@ -30,8 +30,8 @@ struct health {
     unsigned thread_count;
     struct health_thread *threads;
     atomic_bool serving, ending;
-    atomic_uint version;   // grows with every change
-    pthread_mutex_t mutex; // guards models[] and model_count; nothing is taken under it
+    atomic_uint version;   // incremented by every change
+    pthread_mutex_t mutex; // guards models[] and model_count; no other lock is taken under it
     char *models[HEALTH_MODELS_MAX];
     size_t model_count;
 };
@@ -67,7 +67,7 @@ void health_destroy(struct health *health) {
 
 // ---- the state
 
-static void announce(struct health *health) {
+static void notify_threads(struct health *health) {
     atomic_fetch_add(&health->version, 1);
     for (unsigned i = 0; i < health->thread_count; i++) {
         rpc_wake(health->server, i);
@@ -92,17 +92,17 @@ void health_set_model(struct health *health, const char *name) {
         }
     }
     pthread_mutex_unlock(&health->mutex);
-    announce(health);
+    notify_threads(health);
 }
 
 void health_set_serving(struct health *health, bool serving) {
     atomic_store(&health->serving, serving);
-    announce(health);
+    notify_threads(health);
 }
 
 void health_end_watches(struct health *health) {
     atomic_store(&health->ending, true);
-    announce(health);
+    notify_threads(health);
 }
 
 static enum proto_serving state_of(struct health *health, const char *service) {
@@ -125,7 +125,7 @@ static void fail(struct watch *watch, err_t e) {
                &(struct rpc_status){.code = proto_grpc_code(e.code), .message = expertd_err_message(), .retry_after_ms = -1});
 }
 
-static void end(struct watch *watch) {
+static void end_watch(struct watch *watch) {
     fail(watch, err_record(EXPERTD_ERR_DRAINING, NULL, "the service is shutting down"));
 }
 
@@ -149,7 +149,7 @@ static void answer_check(struct watch *watch) {
     free(bytes.data);
 }
 
-// Sends the state where it is news, then the end where that has come.
+// Sends the state if it changed, then ends the watch if the service is ending.
 static void update_watch(struct watch *watch) {
     bool ending = atomic_load(&watch->health->ending);
     if (watch->writing || !rpc_call_open(watch->call)) {
@@ -169,7 +169,7 @@ static void update_watch(struct watch *watch) {
         free(bytes.data);
     }
     if (ending) {
-        end(watch); // follows a pending write
+        end_watch(watch); // after the pending write
     }
 }
 
@@ -188,7 +188,7 @@ void *health_opened(struct health *health, struct rpc_call *call, enum rpc_metho
     return watch;
 }
 
-static err_t take_request(struct watch *watch, const struct rpc_buffer *message, err_t error) {
+static FALLIBLE read_request(struct watch *watch, const struct rpc_buffer *message, err_t error) {
     TRY(error);
     if (!message) {
         FAIL(EXPERTD_ERR_MALFORMED, "the call carries no HealthCheckRequest");
@@ -201,7 +201,7 @@ void health_message(void *opened, const struct rpc_buffer *message, err_t error)
     if (!watch || !rpc_call_open(watch->call)) {
         return;
     }
-    err_t e = take_request(watch, message, error);
+    err_t e = read_request(watch, message, error);
     if (err_is(e)) {
         fail(watch, e);
     } else if (watch->is_watch) {
@@ -216,7 +216,7 @@ void health_written(void *opened, bool ok) {
     if (watch && watch->is_watch) {
         watch->writing = false;
         if (ok) {
-            update_watch(watch); // what changed meanwhile
+            update_watch(watch); // the state may have changed during the write
         }
     }
 }

@@ -1,7 +1,7 @@
 // grpc.health.v1: Check and Watch for the services "", "expertd.v1.Experts" and one per model, on top of daemon/grpc/rpc.h.
 //
-// The owner of the rpc_handler forwards what belongs to RPC_HEALTH_CHECK and RPC_HEALTH_WATCH calls: health_opened's result is the
-// `opened` of the functions after it, all on the call's thread; NULL is legal there. The state may be set from any thread.
+// The owner of the rpc_handler forwards the callbacks of RPC_HEALTH_CHECK and RPC_HEALTH_WATCH calls. The result of health_opened
+// is the first argument of the other functions, on the call's thread; NULL is legal there. Any thread may set the state.
 #ifndef EXPERTD_DAEMON_SERVE_HEALTH_H
 #define EXPERTD_DAEMON_SERVE_HEALTH_H
 
@@ -14,15 +14,15 @@ struct health;
 
 enum { HEALTH_MODELS_MAX = 16 };
 
-// Every service is NOT_SERVING at first. The server is borrowed; it may be destroyed before the health is.
+// Every service is NOT_SERVING at first. The server is borrowed, and may be destroyed before the health service.
 FALLIBLE health_create(struct rpc_server *server, unsigned threads, struct health **out);
 void health_destroy(struct health *health); // after the server; NULL is legal
 
-// Any thread. A model's name becomes a service, in the state of the others; copied, and nothing where it is one already.
-// EXPERTD_ERR_NOMEM is not worth a start: a model without a name here is an unknown service.
+// Any thread. Adds a service with the model's name (copied), in the state of the others. A second call with one name does nothing.
+// Without memory the name stays an unknown service, which is no reason to stop the daemon.
 void health_set_model(struct health *health, const char *name);
 void health_set_serving(struct health *health, bool serving);
-// Ends every watch, those still to come too; each sends its last state first.
+// Ends every watch, including later ones, after each has sent its last state.
 void health_end_watches(struct health *health);
 
 void *health_opened(struct health *health, struct rpc_call *call, enum rpc_method method, unsigned thread);
@@ -30,6 +30,6 @@ void health_message(void *opened, const struct rpc_buffer *message, err_t error)
 void health_written(void *opened, bool ok);
 void health_closed(void *opened, bool cancelled);
 void health_released(void *opened);
-void health_tick(struct health *health, unsigned thread); // sends what changed to the thread's watches
+void health_tick(struct health *health, unsigned thread); // sends a changed state to the watches of this thread
 
 #endif

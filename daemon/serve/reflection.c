@@ -4,7 +4,7 @@
 
 #include "proto/control/control.h"
 
-// Nothing but the call is kept: while a message is being answered, none is being read.
+// The only state is the call: the next message is read after the previous one was answered.
 void *reflection_opened(struct rpc_call *call) {
     rpc_read(call);
     return call;

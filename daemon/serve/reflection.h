@@ -1,7 +1,7 @@
-// grpc.reflection v1 and v1alpha (the same bytes): every message of a stream is answered in order, one at a time.
+// grpc.reflection v1 and v1alpha, which have the same messages. The messages of a stream are answered in order, one at a time.
 //
-// The owner of the rpc_handler forwards what belongs to RPC_REFLECT_* calls: reflection_opened's result is the `stream` of the
-// functions after it, all on the call's thread; NULL is legal there. The number of streams is bounded by max_calls.
+// The owner of the rpc_handler forwards the callbacks of RPC_REFLECT_* calls. The result of reflection_opened is the `stream`
+// argument of the other functions, on the call's thread; NULL is legal there. max_calls bounds the number of streams.
 #ifndef EXPERTD_DAEMON_SERVE_REFLECTION_H
 #define EXPERTD_DAEMON_SERVE_REFLECTION_H
 
@@ -15,7 +15,7 @@ void reflection_message(void *stream, const struct rpc_buffer *message, err_t er
 void reflection_written(void *stream, bool ok);
 void reflection_closed(void *stream, bool cancelled);
 void reflection_released(void *stream);
-// Ends the stream: the server is shutting down. As often as one likes.
+// Ends the stream: the server is shutting down. May be called repeatedly.
 void reflection_end(void *stream);
 
 #endif

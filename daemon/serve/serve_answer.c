@@ -1,12 +1,12 @@
-// From a result or an error to the transport. A unary call ends with its answer; a stream's answers leave one at a time, in the
-// order in which they were done.
+#include "daemon/serve/serve_answer.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/process/log.h"
-#include "daemon/serve/serve_internal.h"
+#include "daemon/log/log.h"
+#include "daemon/serve/serve_budget.h"
 
 enum { STATUS_BYTES_MAX = 8192 };
 
@@ -20,7 +20,7 @@ static struct proto_error error_of(struct serve *serve, const struct err_copy *e
     };
 }
 
-// Not of calls that are refused while the model is loaded: the backend, and so the counters, are another thread's until `ready`.
+// Calls that are refused during the load are not counted: the backend, and with it the metrics, may be read once `ready` is set.
 void serve_count_call(const struct call *call, int grpc_code) {
     struct metrics *metrics = atomic_load(&call->serve->ready) ? call->serve->backend.metrics : NULL;
     if (metrics) {
@@ -29,12 +29,12 @@ void serve_count_call(const struct call *call, int grpc_code) {
     }
 }
 
-// Errors of ours are worth a line each; a caller's own are the caller's to see.
+// The daemon's own errors are logged as errors. A client's mistakes are logged for debugging only: the client sees them.
 static void log_failure(const struct call *call, const struct err_copy *error, uint64_t id) {
-    bool ours = error->code == EXPERTD_ERR_INTERNAL || error->code == EXPERTD_ERR_IO || error->code == EXPERTD_ERR_NOMEM ||
-                error->code == EXPERTD_ERR_SHARD_LOST;
+    bool is_internal = error->code == EXPERTD_ERR_INTERNAL || error->code == EXPERTD_ERR_IO || error->code == EXPERTD_ERR_NOMEM ||
+                       error->code == EXPERTD_ERR_SHARD_LOST;
     char quoted[EXPERTD_ERR_MESSAGE_MAX + 64];
-    log_line(ours ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "request_failed", "method=%s req=%" PRIu64 " reason=%s message=%s",
+    log_line(is_internal ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "request_failed", "method=%s req=%" PRIu64 " reason=%s message=%s",
              rpc_method_name(call->method), id, expertd_err_name(error->code), log_quote(error->message, quoted, sizeof quoted));
 }
 
@@ -58,6 +58,12 @@ void serve_finish_call(struct call *call, const struct err_copy *error) {
     free(details.data);
 }
 
+void serve_fail_call(struct call *call, err_t e) {
+    struct err_copy error;
+    err_save(e, &error);
+    serve_finish_call(call, &error);
+}
+
 static struct wire_timings timings_of(const struct serve_request *r, int64_t now_ns) {
     return (struct wire_timings){
         .queue = (uint64_t)(r->item.started_ns - r->read_ns),
@@ -71,17 +77,17 @@ static struct wire_timings timings_of(const struct serve_request *r, int64_t now
     };
 }
 
-// What follows an answer's header: nothing where it lies in the caller's memory.
+// Bytes after the answer's header: none if the output is in the caller's shared memory.
 static size_t body_bytes(const struct serve_request *r) {
     return r->regions.output ? 0 : r->output_bytes;
 }
 
-// NULL: zeros.
+// NULL: the body is zeros.
 static const uint8_t *body_of(const struct serve_request *r) {
     return r->output ? r->output->data : NULL;
 }
 
-// The answer's bytes before its output. Returns their number.
+// Encodes the part of the answer before the output. Returns its length.
 static size_t encode_result(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
     struct wire_timings timings = timings_of(r, clock_now_ns());
     struct wire_response response = {
@@ -111,7 +117,7 @@ static size_t encode_error(const struct serve_request *r, uint8_t *header, size_
     return length;
 }
 
-// From here the peer has the send timeout to take the answer.
+// The peer must take the answer within the send timeout from here.
 static void await_reader(struct call *call) {
     call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
     serve_call_due(call, call->write_deadline_ns);
@@ -126,9 +132,9 @@ static void send_stream_answer(struct call *call, struct serve_request *r) {
     rpc_write(call->rpc, header, length, body_of(r), failed ? 0 : body_bytes(r));
 }
 
-void serve_pump(struct call *call) {
+void serve_next_answer(struct call *call) {
     struct serve_request *r = STAILQ_FIRST(&call->answers);
-    if (!r || call->writing || call->closed || call->finished) { // finished: those that are left go when it is closed
+    if (!r || call->writing || call->closed || call->finished) { // finished: the other answers are released when the call is closed
         return;
     }
     STAILQ_REMOVE_HEAD(&call->answers, answer);
@@ -136,7 +142,7 @@ void serve_pump(struct call *call) {
 }
 
 static void observe(const struct serve_request *r) {
-    struct metrics *metrics = r->item.started_ns > 0 ? r->serve->backend.metrics : NULL; // started: so the backend is there
+    struct metrics *metrics = r->item.started_ns > 0 ? r->serve->backend.metrics : NULL; // a started request implies a backend
     int64_t now_ns = clock_now_ns();
     if (metrics) {
         metrics_stage(metrics, STAGE_QUEUE, (uint64_t)(r->item.started_ns - r->read_ns));
@@ -154,14 +160,14 @@ static void write_output(const struct serve_request *r) {
 
 void serve_answer(struct serve_request *r) {
     struct call *call = r->call;
-    if (r->regions.output && r->output_bytes > 0) { // once, and only for an answer that is given
+    if (r->regions.output && r->output_bytes > 0) { // only a result changes the caller's memory
         write_output(r);
     }
     observe(r);
     serve_count_call(call, 0);
     if (r->is_stream) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
-        serve_pump(call);
+        serve_next_answer(call);
         return;
     }
     uint8_t header[WIRE_HEADER_MAX];
@@ -176,16 +182,16 @@ bool serve_fail(struct serve_request *r) {
     struct call *call = r->call;
     log_failure(call, &r->error, r->wire.id);
     serve_count_call(call, proto_grpc_code(r->error.code));
-    if (r->is_stream && r->counted) {
+    if (r->is_stream && r->is_active) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
-        serve_pump(call);
+        serve_next_answer(call);
         return true;
     }
-    if (r->is_stream && call->inflight > 0 && !call->finished) { // not before the answers that are under way
-        call->last = r;
+    if (r->is_stream && call->inflight > 0 && !call->finished) { // after the answers of the requests in flight
+        call->last_request = r;
         call->reading = NULL;
         return true;
     }
-    serve_finish_call(call, &r->error); // unary, or a stream that cannot go on
+    serve_finish_call(call, &r->error); // unary, or a stream that cannot continue
     return false;
 }

@@ -1,9 +1,9 @@
-// The service's books: admission, the backlog and the connections' shares, under one mutex that is held for a few additions.
-#include "base/clock.h"
-#include "daemon/serve/serve_internal.h"
+#include "daemon/serve/serve_budget.h"
 
-// A full server still says how it is: checks count by themselves.
-static FALLIBLE take_place(struct admission *admission, struct admission_share *share, enum rpc_method method) {
+#include "base/clock.h"
+
+// Health checks do not count as calls, so that a full server still answers probes.
+static FALLIBLE count_call(struct admission *admission, struct admission_share *share, enum rpc_method method) {
     if (method == RPC_HEALTH_CHECK) {
         return admission_take_check(admission, share);
     }
@@ -15,7 +15,7 @@ static FALLIBLE take_place(struct admission *admission, struct admission_share *
     return e;
 }
 
-static void give_place(struct admission *admission, struct admission_share *share, enum rpc_method method) {
+static void uncount_call(struct admission *admission, struct admission_share *share, enum rpc_method method) {
     if (method == RPC_HEALTH_CHECK) {
         admission_give_check(admission, share);
         return;
@@ -32,10 +32,11 @@ FALLIBLE serve_enter_call(struct call *call) {
     err_t e = OK;
     call->connection = connections_open(&serve->connections, rpc_call_peer(call->rpc));
     if (!call->connection) {
-        e = err_record(EXPERTD_ERR_QUEUE_FULL, NULL, "more connections have calls open than this server keeps account of");
+        e = err_record(EXPERTD_ERR_QUEUE_FULL, NULL,
+                       "more connections have open calls than this server has records for: try again later");
     } else {
-        e = take_place(&serve->admission, &call->connection->share, call->method);
-        call->has_place = !err_is(e);
+        e = count_call(&serve->admission, &call->connection->share, call->method);
+        call->is_counted = !err_is(e);
     }
     pthread_mutex_unlock(&serve->mutex);
     return e;
@@ -50,8 +51,8 @@ void serve_leave_call(struct call *call) {
     if (call->has_stream) {
         admission_give_stream(&serve->admission, &call->connection->share);
     }
-    if (call->has_place) {
-        give_place(&serve->admission, &call->connection->share, call->method);
+    if (call->is_counted) {
+        uncount_call(&serve->admission, &call->connection->share, call->method);
     }
     connections_close(&serve->connections, call->connection);
     call->connection = NULL;
@@ -98,14 +99,14 @@ FALLIBLE serve_may_open(struct serve_request *r) {
     struct serve *serve = r->serve;
     pthread_mutex_lock(&serve->mutex);
     int64_t now_ns = clock_now_ns();
-    struct admission_ask ask = {.deadline_ns = r->deadline_ns,
-                                .wait_ns = backlog_wait_ns(&serve->backlog, 0, r->deadline_ns - now_ns)};
-    err_t e = admission_open(&serve->admission, &r->connection->share, &ask, now_ns);
+    struct admission_demand demand = {.deadline_ns = r->deadline_ns,
+                                      .wait_ns = backlog_wait_ns(&serve->backlog, 0, r->deadline_ns - now_ns)};
+    err_t e = admission_open(&serve->admission, &r->connection->share, &demand, now_ns);
     pthread_mutex_unlock(&serve->mutex);
     return e;
 }
 
-// Under the mutex.
+// The caller holds the mutex.
 static bool take_slot(struct serve_request *r) {
     r->has_slot = admission_take_slot(&r->serve->admission, &r->connection->share);
     if (r->has_slot) {
@@ -121,7 +122,9 @@ bool serve_take_slot(struct serve_request *r) {
     return taken;
 }
 
-// Whether r's turn is before other's: its connection holds fewer slots, or has waited longer since its last, or since r came.
+// A free slot goes to the connection that holds the fewest. Among equals, it goes to the one that has waited longest since it last
+// took a slot, or since its request arrived. In order of arrival alone, a few connections with many slow messages would keep all
+// others waiting.
 static bool goes_before(const struct serve_request *r, const struct serve_request *other) {
     const struct admission_share *a = &r->connection->share, *b = &other->connection->share;
     if (a->slots != b->slots) {
@@ -131,12 +134,13 @@ static bool goes_before(const struct serve_request *r, const struct serve_reques
     return since_ns < (other->opened_ns > b->slot_taken_ns ? other->opened_ns : b->slot_taken_ns);
 }
 
-// Where the connection whose turn it is has its share, all others have. The walk is bounded by max_calls.
+// If the first connection in that order already has its share of slots, so have all others: one attempt is enough. The list is
+// bounded by max_calls.
 struct serve_request *serve_grant_slot(struct serve *serve, unsigned thread) {
     struct serve_request *r, *next = NULL;
     pthread_mutex_lock(&serve->mutex);
     if (admission_slot_free(&serve->admission)) {
-        STAILQ_FOREACH(r, &serve->threads[thread].slots, slot) {
+        STAILQ_FOREACH(r, &serve->threads[thread].slot_queue, slot) {
             if (!next || goes_before(r, next)) {
                 next = r;
             }
@@ -157,22 +161,37 @@ void serve_give_slot(struct serve_request *r) {
     admission_give_slot(&serve->admission, &r->connection->share);
     pthread_mutex_unlock(&serve->mutex);
     for (unsigned t = 0; atomic_load(&serve->slot_waiters) > 0 && t < serve->options.rpc_threads; t++) {
-        rpc_wake(serve->server, t); // whoever waits for a slot takes it in its tick
+        rpc_wake(serve->server, t); // a waiting request takes the slot in its thread's tick
     }
+}
+
+void serve_await_slot(struct serve_request *r) {
+    r->waits_for_slot = true;
+    atomic_fetch_add(&r->serve->slot_waiters, 1);
+    STAILQ_INSERT_TAIL(&r->serve->threads[r->thread].slot_queue, r, slot);
+}
+
+void serve_leave_waiters(struct serve_request *r) {
+    if (!r->waits_for_slot) {
+        return;
+    }
+    r->waits_for_slot = false;
+    STAILQ_REMOVE(&r->serve->threads[r->thread].slot_queue, r, serve_request, slot);
+    atomic_fetch_sub(&r->serve->slot_waiters, 1);
 }
 
 FALLIBLE serve_admit(struct serve_request *r) {
     struct serve *serve = r->serve;
     uint32_t tokens = r->item.entry.tokens;
-    struct admission_ask ask = {.bytes = r->message->capacity + (r->is_empty ? 0 : r->output_bytes) + r->regions.copied_bytes,
-                                .deadline_ns = r->deadline_ns};
+    struct admission_demand demand = {.bytes = r->message->capacity + (r->is_empty ? 0 : r->output_bytes) + r->regions.copied_bytes,
+                                      .deadline_ns = r->deadline_ns};
     pthread_mutex_lock(&serve->mutex);
     int64_t now_ns = clock_now_ns();
-    ask.wait_ns = r->is_empty ? 0 : backlog_wait_ns(&serve->backlog, tokens, r->deadline_ns - now_ns);
-    err_t e = admission_admit(&serve->admission, &r->connection->share, &ask, now_ns);
+    demand.wait_ns = r->is_empty ? 0 : backlog_wait_ns(&serve->backlog, tokens, r->deadline_ns - now_ns);
+    err_t e = admission_admit(&serve->admission, &r->connection->share, &demand, now_ns);
     if (!err_is(e)) {
         r->admitted = true;
-        r->admitted_bytes = ask.bytes;
+        r->admitted_bytes = demand.bytes;
         r->in_backlog = !r->is_empty;
         r->admitted_ns = now_ns;
     }
@@ -190,15 +209,8 @@ void serve_leave_backlog(struct serve_request *r) {
     r->in_backlog = false;
     pthread_mutex_lock(&r->serve->mutex);
     backlog_leave(&r->serve->backlog, r->item.entry.layer, r->item.entry.tokens);
-    backlog_came(&r->serve->backlog, r->item.entry.tokens, clock_now_ns() - r->admitted_ns, r->deadline_ns - r->admitted_ns);
+    backlog_observe(&r->serve->backlog, r->item.entry.tokens, clock_now_ns() - r->admitted_ns, r->deadline_ns - r->admitted_ns);
     pthread_mutex_unlock(&r->serve->mutex);
-}
-
-void serve_batched(void *context, uint64_t tokens, int64_t spent_ns, bool idle) {
-    struct serve *serve = context;
-    pthread_mutex_lock(&serve->mutex);
-    backlog_batch(&serve->backlog, tokens, spent_ns, idle);
-    pthread_mutex_unlock(&serve->mutex);
 }
 
 int64_t serve_retry_after_ms(struct serve *serve, enum expertd_err_code code) {

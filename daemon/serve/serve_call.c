@@ -1,94 +1,48 @@
-// The transport's callbacks: which call they concern, and which of its requests. Everything runs on the call's own thread.
+// Finds the call and the request that a callback of the transport concerns, and passes the event on. Everything runs on the call's
+// thread.
+#include "daemon/serve/serve_call.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "daemon/process/log.h"
-#include "daemon/serve/serve_internal.h"
+#include "daemon/serve/health.h"
+#include "daemon/serve/reflection.h"
+#include "daemon/serve/serve.h"
+#include "daemon/serve/serve_answer.h"
+#include "daemon/serve/serve_budget.h"
+#include "daemon/serve/serve_control.h"
+#include "daemon/serve/serve_slots.h"
 
+// Time for the first message of a small call. Health checks have less when many are open.
 #define MESSAGE_NS (10 * (int64_t)NS_PER_S)
-#define MESSAGE_CROWDED_NS ((int64_t)NS_PER_S) // of a health check where many are open
-
-static void refuse_call(struct call *call, err_t e) {
-    struct err_copy error;
-    err_save(e, &error);
-    serve_finish_call(call, &error);
-}
-
-// ---- requests of a call
-
-static void refuse(struct serve_request *r, err_t e) {
-    err_save(e, &r->error);
-    serve_step(r, REQUEST_REFUSED, e.code);
-}
-
-// A message must come within the send timeout once it may: a slow sender does not keep its slot.
-static void read_with_slot(struct serve_request *r) {
-    int64_t limit_ns = clock_add_ns(clock_now_ns(), r->serve->options.send_timeout_ns);
-    r->deadline_ns = limit_ns < r->call->deadline_ns ? limit_ns : r->call->deadline_ns;
-    serve_due(r->serve, r->thread, r->deadline_ns);
-    serve_step(r, REQUEST_SLOT_GRANTED, EXPERTD_ERR_OK);
-}
-
-// Each free slot goes to the connection that holds the fewest, and of equals to the one that has waited longest for its turn: in
-// the order of arrival alone, a few connections with many slow messages would keep all others waiting. Every thread does so among
-// its own; between threads the first to look takes it.
-void serve_grant_slots(struct serve *serve, unsigned thread) {
-    struct serve_request *r;
-    while ((r = serve_grant_slot(serve, thread))) {
-        STAILQ_REMOVE(&serve->threads[thread].slots, r, serve_request, slot);
-        r->waits_for_slot = false;
-        atomic_fetch_sub(&serve->slot_waiters, 1);
-        read_with_slot(r);
-    }
-}
-
-static void open_unary(struct call *call) {
-    struct serve_request *r = serve_request_create(call);
-    if (!r) {
-        serve_no_memory(call);
-        return;
-    }
-    err_t e = serve_may_open(r);
-    if (err_is(e)) {
-        refuse(r, e);
-    } else if (STAILQ_EMPTY(&call->serve->threads[call->thread].slots) && serve_take_slot(r)) {
-        read_with_slot(r);
-    } else {
-        r->waits_for_slot = true;
-        atomic_fetch_add(&call->serve->slot_waiters, 1);
-        serve_due(call->serve, call->thread, r->deadline_ns);
-        STAILQ_INSERT_TAIL(&call->serve->threads[call->thread].slots, r, slot);
-        rpc_wake(call->serve->server, call->thread); // the tick grants: a slot given back before we were counted told nobody
-    }
-}
+#define MESSAGE_CROWDED_NS ((int64_t)NS_PER_S)
 
 // ---- streams
 
 static void open_stream(struct call *call) {
     err_t e = serve_take_stream(call);
     if (err_is(e)) {
-        refuse_call(call, e);
+        serve_fail_call(call, e);
         return;
     }
-    serve_stream_read(call);
+    serve_read_stream(call);
 }
 
-// A message of a stream is here: it counts from now on, and the next may follow.
+// The request counts against max_inflight from here, and the next message may be read.
 static void stream_message(struct call *call, struct serve_request *r) {
     call->inflight++;
     serve_step(r, REQUEST_MESSAGE, EXPERTD_ERR_OK);
-    serve_stream_read(call);
+    serve_read_stream(call);
 }
 
 static void no_more_messages(struct call *call, struct serve_request *r) {
     if (call->method == RPC_STREAM) {
         call->half_closed = true;
-        serve_step(r, REQUEST_CLOSED, EXPERTD_ERR_OK); // this one never came
-        serve_stream_read(call);
+        serve_step(r, REQUEST_CLOSED, EXPERTD_ERR_OK); // no message came for r
+        serve_read_stream(call);
         return;
     }
-    refuse(r, err_record(EXPERTD_ERR_MALFORMED, NULL, "the call ended without a message"));
+    serve_refuse(r, err_record(EXPERTD_ERR_MALFORMED, NULL, "the call ended without a message"));
 }
 
 // ---- the handler
@@ -111,7 +65,7 @@ static struct call *call_create(struct serve *serve, struct rpc_call *rpc, enum 
     return call;
 }
 
-// A small message, which comes with its call or soon after: nobody holds a call without one.
+// The message of a small call comes with the call or soon after. A call without one is ended at the deadline.
 static void await_message(struct call *call) {
     bool is_crowded = call->method == RPC_HEALTH_CHECK && serve_checks_crowded(call->serve);
     int64_t limit_ns = is_crowded ? MESSAGE_CROWDED_NS : MESSAGE_NS;
@@ -124,17 +78,18 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
     struct serve *serve = context;
     struct call *call = call_create(serve, rpc, method, thread, deadline_ns);
     if (!call) {
-        rpc_finish(rpc, &(struct rpc_status){.code = 8, .message = "no memory for a call", .retry_after_ms = -1});
+        rpc_finish(rpc, &(struct rpc_status){
+                            .code = proto_grpc_code(EXPERTD_ERR_NOMEM), .message = "no memory for a call", .retry_after_ms = -1});
         return NULL;
     }
     err_t e = serve_enter_call(call);
     if (err_is(e)) {
-        refuse_call(call, e);
+        serve_fail_call(call, e);
         return call;
     }
     switch (method) {
     case RPC_FORWARD:
-        open_unary(call);
+        serve_open_unary(call);
         break;
     case RPC_STREAM:
         open_stream(call);
@@ -142,12 +97,12 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
     case RPC_HEALTH_CHECK:
     case RPC_HEALTH_WATCH:
         await_message(call);
-        call->plugin = health_opened(serve->health, rpc, method, thread);
+        call->service_state = health_opened(serve->health, rpc, method, thread);
         break;
     case RPC_REFLECT_V1:
     case RPC_REFLECT_V1ALPHA:
         await_message(call);
-        call->plugin = reflection_opened(rpc);
+        call->service_state = reflection_opened(rpc);
         break;
     default:
         await_message(call);
@@ -168,14 +123,14 @@ static bool is_reflection(const struct call *call) {
 static void on_forward_message(struct call *call, struct rpc_buffer *message, err_t error) {
     struct serve_request *r = call->reading;
     call->reading = NULL;
-    if (!r) { // it was given up while its message was on the way
+    if (!r) { // the request ended while its message was being read
         if (message) {
             rpc_buffer_release(call->serve->server, message);
         }
         return;
     }
     if (err_is(error)) {
-        refuse(r, error);
+        serve_refuse(r, error);
         return;
     }
     if (!message) {
@@ -183,7 +138,7 @@ static void on_forward_message(struct call *call, struct rpc_buffer *message, er
         return;
     }
     r->message = message;
-    r->counted = true;
+    r->is_active = true;
     atomic_fetch_add(&call->serve->active, 1);
     if (r->is_stream) {
         stream_message(call, r);
@@ -199,15 +154,15 @@ static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *m
         call->message_deadline_ns = CLOCK_NEVER;
     }
     if (call && is_health(call)) {
-        health_message(call->plugin, message, error);
+        health_message(call->service_state, message, error);
     } else if (call && is_reflection(call)) {
-        reflection_message(call->plugin, message, error);
+        reflection_message(call->service_state, message, error);
     } else if (call && (call->method == RPC_FORWARD || call->method == RPC_STREAM)) {
         on_forward_message(call, message, error);
-        return; // the message is the request's now
+        return; // the request owns the message
     } else if (call) {
         if (err_is(error)) {
-            refuse_call(call, error);
+            serve_fail_call(call, error);
         } else {
             serve_control_message(call, message ? message->data : NULL, message ? message->length : 0);
         }
@@ -225,8 +180,8 @@ static void forward_written(struct call *call, bool ok) {
         serve_step(r, REQUEST_WRITTEN, EXPERTD_ERR_OK);
     }
     if (ok && call->has_stream) {
-        serve_pump(call);
-        serve_stream_read(call);
+        serve_next_answer(call);
+        serve_read_stream(call);
     }
 }
 
@@ -237,9 +192,9 @@ static void on_written(void *context, struct rpc_call *rpc, bool ok) {
         return;
     }
     if (is_health(call)) {
-        health_written(call->plugin, ok);
+        health_written(call->service_state, ok);
     } else if (is_reflection(call)) {
-        reflection_written(call->plugin, ok);
+        reflection_written(call->service_state, ok);
     } else {
         free(call->reply.data);
         call->reply = (struct proto_bytes){0};
@@ -247,7 +202,7 @@ static void on_written(void *context, struct rpc_call *rpc, bool ok) {
     }
 }
 
-// The peer is gone. Answers that have not reached the transport never will; the one it has comes back by `written`.
+// The peer is gone. Answers that wait are dropped. The one that the transport has is reported by `written`.
 static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
     struct serve *serve = context;
     struct call *call = rpc_call_data(rpc);
@@ -256,22 +211,22 @@ static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
     }
     call->closed = true;
     if (is_health(call)) {
-        health_closed(call->plugin, cancelled);
+        health_closed(call->service_state, cancelled);
     } else if (is_reflection(call)) {
-        reflection_closed(call->plugin, cancelled);
+        reflection_closed(call->service_state, cancelled);
     }
     struct serve_request *r;
     while ((r = STAILQ_FIRST(&call->answers))) {
         STAILQ_REMOVE_HEAD(&call->answers, answer);
         serve_step(r, REQUEST_WRITTEN, EXPERTD_ERR_OK);
     }
-    if ((r = call->last)) {
-        call->last = NULL;
+    if ((r = call->last_request)) {
+        call->last_request = NULL;
         serve_step(r, REQUEST_WRITTEN, EXPERTD_ERR_OK);
     }
     struct serve_request *next;
     for (r = TAILQ_FIRST(&serve->threads[call->thread].active); r; r = next) {
-        next = TAILQ_NEXT(r, active); // stepping may free r, and r alone
+        next = TAILQ_NEXT(r, active); // serve_step may free r, and no other request
         if (r->call == call && r != call->writing) {
             if (call->reading == r) {
                 call->reading = NULL;
@@ -290,13 +245,13 @@ static void on_released(void *context, struct rpc_call *rpc) {
     struct serve_request *r;
     TAILQ_FOREACH(r, &serve->threads[call->thread].active, active) {
         if (r->call == call) {
-            r->call = NULL; // a batch still has it; it goes when that is done
+            r->call = NULL; // a batch has it: it is released after the batch
         }
     }
     if (is_health(call)) {
-        health_released(call->plugin);
+        health_released(call->service_state);
     } else if (is_reflection(call)) {
-        reflection_released(call->plugin);
+        reflection_released(call->service_state);
     }
     serve_leave_call(call);
     TAILQ_REMOVE(&serve->threads[call->thread].calls, call, open);
@@ -305,21 +260,18 @@ static void on_released(void *context, struct rpc_call *rpc) {
     free(call);
 }
 
-// Hidden rows that no expert sees are never read.
+// The hidden rows: they are not copied unless an expert computes them.
 static bool body_of(enum rpc_method method, const struct wire_parts *message, struct wire_range *body) {
     return (method == RPC_FORWARD || method == RPC_STREAM) && wire_find_hidden(message, body);
 }
 
-const struct rpc_handler *serve_handler(struct serve *serve) {
-    serve->handler = (struct rpc_handler){
-        .context = serve,
-        .body_of = body_of,
-        .opened = on_opened,
-        .message = on_message,
-        .written = on_written,
-        .closed = on_closed,
-        .released = on_released,
-        .tick = serve_tick,
-    };
-    return &serve->handler;
+void serve_call_handlers(struct serve *serve) {
+    struct rpc_handler *handler = &serve->handler;
+    handler->context = serve;
+    handler->body_of = body_of;
+    handler->opened = on_opened;
+    handler->message = on_message;
+    handler->written = on_written;
+    handler->closed = on_closed;
+    handler->released = on_released;
 }

@@ -1,11 +1,13 @@
-// The small calls: Describe, what is served, from the model as it was loaded; OpenRegion and CloseRegion.
+#include "daemon/serve/serve_control.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/serve/serve_internal.h"
+#include "daemon/regions/region.h"
+#include "daemon/serve/serve_answer.h"
 #include "expert/engine/engine.h"
 #include "expertd/kernels/devices.h"
 #include "expertd/kernels/kernel_select.h"
@@ -41,8 +43,7 @@ struct feature_texts {
     char admin[FEATURE_TEXT_MAX], kernels[FEATURE_TEXT_MAX], device[FEATURE_TEXT_MAX], device_memory[FEATURE_TEXT_MAX];
 };
 
-// What computes: kind, number and name of the devices, their memory that is reserved and that there is, on all of them: they are
-// alike.
+// The kind, number and name of the devices, and their memory, reserved and in all. All devices are of one kind.
 static void name_devices(const struct serve_backend *backend, struct feature_texts *texts) {
     const struct expertd_devices *devices = backend->devices;
     snprintf(texts->device, sizeof texts->device, "device:%s:%u:%s", devices->table->kind, devices->count, devices->facts.name);
@@ -50,8 +51,8 @@ static void name_devices(const struct serve_backend *backend, struct feature_tex
              engine_device_bytes(backend->engine), devices->count * devices->facts.memory_bytes);
 }
 
-// FEATURES, the instruction set, the devices where there are any, shared memory likewise, and where the operator's interface is.
-// Returns their number.
+// FEATURES, the kernel backend, and if present the devices, shared memory and the address of the admin socket. Returns their
+// number.
 static size_t features_of(const struct serve *serve, struct feature_texts *texts, const char *out[FEATURES_MAX]) {
     size_t count = FEATURE_COUNT;
     memcpy(out, FEATURES, sizeof FEATURES);
@@ -116,7 +117,7 @@ static FALLIBLE describe(struct call *call, const uint8_t *bytes, size_t length)
     TRY(proto_decode_describe_request(bytes, length, &model));
     err_t e = OK;
     if (model && model[0] && strcmp(model, serve->backend.model->name) != 0) {
-        e = err_record(EXPERTD_ERR_MODEL_UNKNOWN, "model", "model: \"%.256s\" is not served here: \"%s\" is", model,
+        e = err_record(EXPERTD_ERR_MODEL_UNKNOWN, "model", "model: \"%.256s\" is not served; this daemon serves \"%s\"", model,
                        serve->backend.model->name);
     }
     free(model);
@@ -135,7 +136,10 @@ static FALLIBLE check_regions(const struct call *call) {
     return OK;
 }
 
-// A descriptor cannot be passed to another host, so only callers on a Unix socket are given one: how they came we know ourselves.
+_Static_assert((int)REGION_PEER_MAX >= (int)RPC_PEER_MAX, "the registry tells peers apart by their complete names");
+
+// A descriptor cannot be passed to another host, so only callers on a Unix socket get one. The peer name comes from the daemon's
+// own listener.
 static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t length) {
     struct serve *serve = call->serve;
     struct region_offer offer;
@@ -156,10 +160,10 @@ static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t leng
     struct open_region_response response = {.region = offer.id};
     memcpy(response.socket, serve->region_path, sizeof response.socket);
     memcpy(response.token, offer.token, sizeof response.token);
-    return proto_encode_open_region_response(&response, &call->reply); // without an answer the offer ends by itself
+    return proto_encode_open_region_response(&response, &call->reply); // if the answer is lost, the offer expires
 }
 
-// Whoever knows the id may: it cannot be guessed.
+// Every caller that knows the id may close the region: the id is random.
 static FALLIBLE close_region(struct call *call, const uint8_t *bytes, size_t length) {
     uint64_t region;
     TRY(check_regions(call));
@@ -188,10 +192,8 @@ void serve_control_message(struct call *call, const uint8_t *bytes, size_t lengt
     }
     err_t e = answer_control(call, bytes, length);
     if (err_is(e)) {
-        struct err_copy error;
-        err_save(e, &error);
-        serve_count_call(call, proto_grpc_code(error.code));
-        serve_finish_call(call, &error);
+        serve_count_call(call, proto_grpc_code(e.code));
+        serve_fail_call(call, e);
         return;
     }
     serve_count_call(call, 0);

@@ -1,9 +1,9 @@
-// From a message's bytes to a request that fits its layer: decode, find what it names, check it.
+#include "daemon/serve/serve_intake.h"
+
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/serve/serve_internal.h"
 #include "expert/layer/layer_piece.h"
 #include "expert/layer/router.h"
 
@@ -11,7 +11,7 @@ static FALLIBLE check_model(const struct serve_request *r) {
     const struct model *model = r->serve->backend.model;
     if (r->wire.model[0] && strcmp(r->wire.model, model->name) != 0) {
         FAIL_FIELD(EXPERTD_ERR_MODEL_UNKNOWN, "model",
-                   "model: \"%s\" is not served here: \"%s\" is (leave it empty for the only one)", r->wire.model, model->name);
+                   "model: \"%s\" is not served; this daemon serves \"%s\" (an empty name selects it)", r->wire.model, model->name);
     }
     return OK;
 }
@@ -21,38 +21,39 @@ static FALLIBLE find_layer(struct serve_request *r) {
     r->layer = model_find_layer(model, r->wire.layer);
     if (!r->layer) {
         FAIL_FIELD(EXPERTD_ERR_LAYER_UNKNOWN, "layer",
-                   "layer: %u is not served: %zu MoE layers from %u to %u are (Describe lists them)", r->wire.layer,
+                   "layer: %u is not served; this daemon serves %zu MoE layers from %u to %u (Describe lists them)", r->wire.layer,
                    model->num_layers, model->layers[0].params.layer, model->layers[model->num_layers - 1].params.layer);
     }
     if (r->wire.weights_id && r->wire.weights_id != r->layer->weights_id) {
         FAIL_FIELD(EXPERTD_ERR_WEIGHTS_CHANGED, "weights_id",
-                   "weights_id: %016" PRIx64 " was asked for, layer %u has %016" PRIx64 " now: call Describe again",
+                   "weights_id: the request has %016" PRIx64 ", layer %u has %016" PRIx64 " now: call Describe again",
                    r->wire.weights_id, r->wire.layer, r->layer->weights_id);
     }
     return OK;
 }
 
-// Hidden states and logits stay where they are, in a region too: they are read once, by the compute, and any bits will do.
-static FALLIBLE take_tensor(struct serve_request *r, const struct wire_tensor *tensor, const char *field,
+// Hidden states and logits are not copied, even if they are in a region that the caller can change: they are read once, and any bit
+// pattern is valid.
+static FALLIBLE view_tensor(struct serve_request *r, const struct wire_tensor *tensor, const char *field,
                             struct expertd_tensor_view *out) {
     return request_regions_view(&r->regions, r->serve->regions, tensor, field, out);
 }
 
-// Routes are checked here and used later: in a region they could change in between, so a copy is checked.
-static FALLIBLE take_copy(struct serve_request *r, const struct wire_tensor *tensor, const char *field, uint64_t bytes_max,
-                          struct expertd_tensor_view *out) {
+// Routes are checked here and used later. In a region the caller could change them in between, so the checked data is a copy.
+static FALLIBLE copy_tensor(struct serve_request *r, const struct wire_tensor *tensor, const char *field, uint64_t bytes_max,
+                            struct expertd_tensor_view *out) {
     return request_regions_copy(&r->regions, r->serve->regions, tensor, field, bytes_max, out);
 }
 
-// Of as many tokens as hidden has: more are wrong whatever they hold.
-static uint64_t choices_most(const struct serve_request *r) {
+// The greatest valid number of choices: of all tokens of `hidden`, or of max_tokens if `hidden` has more.
+static uint64_t max_choices(const struct serve_request *r) {
     const struct layer_limits *limits = &r->serve->backend.limits;
     const struct expertd_tensor_view *hidden = &r->wire.hidden.view;
     const uint64_t tokens = hidden->rank > 0 && hidden->shape[0] < limits->max_tokens ? hidden->shape[0] : limits->max_tokens;
     return tokens * limits->max_top_k;
 }
 
-static FALLIBLE take_routing(struct serve_request *r) {
+static FALLIBLE read_routing(struct serve_request *r) {
     const struct wire_request *wire = &r->wire;
     struct layer_request *out = &r->item.request;
     switch (wire->routing) {
@@ -61,15 +62,15 @@ static FALLIBLE take_routing(struct serve_request *r) {
         return OK;
     case WIRE_ROUTING_LOGITS:
         out->source = ROUTING_LOGITS;
-        return take_tensor(r, &wire->router_logits, "router_logits", &out->logits);
+        return view_tensor(r, &wire->router_logits, "router_logits", &out->logits);
     case WIRE_ROUTING_ROUTES:
         out->source = ROUTING_GIVEN;
         if (!wire->ids.present || !wire->weights.present) {
             const char *field = wire->ids.present ? "routes.weights" : "routes.ids";
             FAIL_FIELD(EXPERTD_ERR_SHAPE_MISMATCH, field, "%s: missing: routes are ids and weights, both [T, K]", field);
         }
-        TRY(take_copy(r, &wire->ids, "routes.ids", choices_most(r) * sizeof(int64_t), &out->ids));
-        return take_copy(r, &wire->weights, "routes.weights", choices_most(r) * sizeof(float), &out->weights);
+        TRY(copy_tensor(r, &wire->ids, "routes.ids", max_choices(r) * sizeof(int64_t), &out->ids));
+        return copy_tensor(r, &wire->weights, "routes.weights", max_choices(r) * sizeof(float), &out->weights);
     }
     return OK;
 }
@@ -82,7 +83,7 @@ static enum expertd_dtype output_dtype(const struct wire_request *wire) {
     return f8 ? EXPERTD_DTYPE_BF16 : wire->hidden.view.dtype;
 }
 
-// Unspecified: the whole block where the daemon routes, the routed experts alone where the caller does.
+// Default: shared experts are included if the daemon routes, and excluded if the caller sent routes.
 static bool wants_shared(const struct wire_request *wire, const struct model_layer *layer) {
     switch (wire->shared) {
     case WIRE_SHARED_INCLUDE:
@@ -94,34 +95,34 @@ static bool wants_shared(const struct wire_request *wire, const struct model_lay
     }
 }
 
-static FALLIBLE take_request(struct serve_request *r) {
+static FALLIBLE read_request(struct serve_request *r) {
     const struct wire_request *wire = &r->wire;
     struct layer_request *out = &r->item.request;
     if (!wire->hidden.present) {
         FAIL_FIELD(EXPERTD_ERR_SHAPE_MISMATCH, "hidden", "hidden: missing: send [T, %u]", r->layer->params.hidden_size);
     }
-    TRY(take_tensor(r, &wire->hidden, "hidden", &out->hidden));
-    if (wire->hidden_scale.present) { // every element is multiplied: a row of one scale reads it H times
+    TRY(view_tensor(r, &wire->hidden, "hidden", &out->hidden));
+    if (wire->hidden_scale.present) { // copied: a row with one scale reads it for each of its H elements
         uint64_t scales = (uint64_t)r->serve->backend.limits.max_tokens * (r->layer->params.hidden_size / 128 + 1);
-        TRY(take_copy(r, &wire->hidden_scale, "hidden_scale", scales * sizeof(float), &out->hidden_scale));
+        TRY(copy_tensor(r, &wire->hidden_scale, "hidden_scale", scales * sizeof(float), &out->hidden_scale));
     }
     out->tokens = out->hidden.rank > 0 ? (size_t)out->hidden.shape[0] : 0;
-    TRY(take_routing(r));
+    TRY(read_routing(r));
     if (wire->token_ids.present && layer_request_needs_token_ids(out, r->layer)) {
         uint64_t bytes_max = (uint64_t)r->serve->backend.limits.max_tokens * sizeof(int64_t);
-        TRY(take_copy(r, &wire->token_ids, "token_ids", bytes_max, &out->token_ids));
-    } else if (wire->token_ids.present) { // its dtype and shape are looked at, no more
-        TRY(take_tensor(r, &wire->token_ids, "token_ids", &out->token_ids));
+        TRY(copy_tensor(r, &wire->token_ids, "token_ids", bytes_max, &out->token_ids));
+    } else if (wire->token_ids.present) { // the layer does not use it: only its dtype and shape are checked
+        TRY(view_tensor(r, &wire->token_ids, "token_ids", &out->token_ids));
     }
     if (wire->router_input.present) {
-        TRY(take_tensor(r, &wire->router_input, "router_input", &out->router_input));
+        TRY(view_tensor(r, &wire->router_input, "router_input", &out->router_input));
     }
     out->shared = wants_shared(wire, r->layer);
     out->output_dtype = output_dtype(wire);
     return layer_request_check(out, r->layer, &r->serve->backend.limits);
 }
 
-// The earlier of the call's deadline and the request's own timeout, from receipt.
+// The earlier of the call's deadline and the request's own timeout, which starts when the message was read.
 static int64_t deadline_of(const struct serve_request *r) {
     int64_t deadline_ns = r->call->deadline_ns;
     if (r->wire.timeout_us == 0) {
@@ -142,7 +143,7 @@ FALLIBLE serve_intake(struct serve_request *r) {
     TRY(wire_decode_request(r->message->data, r->message->length, &r->wire));
     TRY(check_model(r));
     TRY(find_layer(r));
-    TRY(take_request(r));
+    TRY(read_request(r));
     r->deadline_ns = deadline_of(r);
     r->output_bytes = r->item.request.tokens * r->layer->params.hidden_size * expertd_dtype_size(r->item.request.output_dtype);
     if (r->wire.has_output) {

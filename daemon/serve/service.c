@@ -1,10 +1,15 @@
-// The service as a whole: made before the model is there, ready with it, drained, taken down.
+#include "daemon/serve/service.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/serve/serve_internal.h"
+#include "daemon/regions/region.h"
+#include "daemon/serve/health.h"
+#include "daemon/serve/serve_call.h"
+#include "daemon/serve/serve_tick.h"
+#include "daemon/serve/serve_types.h"
 
 FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
     *out = NULL;
@@ -15,7 +20,7 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
         free(threads);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the service");
     }
-    // Each is of an open call or check or, where its call is gone, of a request that is still computed.
+    // A connection is counted while it has an open call or health check, or a request that is computed after its call was released.
     size_t connections = (size_t)options->admission.max_calls + CHECKS_MAX + options->admission.max_queue + 1;
     err_t e = connections_init(&serve->connections, connections);
     if (err_is(e)) {
@@ -30,7 +35,7 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
     backlog_init(&serve->backlog, &options->backlog);
     for (unsigned t = 0; t < options->rpc_threads; t++) {
         TAILQ_INIT(&threads[t].active);
-        STAILQ_INIT(&threads[t].slots);
+        STAILQ_INIT(&threads[t].slot_queue);
         TAILQ_INIT(&threads[t].calls);
         threads[t].due_ns = threads[t].calls_due_ns = CLOCK_NEVER;
         STAILQ_INIT(&threads[t].finished);
@@ -38,6 +43,12 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
     }
     *out = serve;
     return OK;
+}
+
+const struct rpc_handler *serve_handler(struct serve *serve) {
+    serve_call_handlers(serve);
+    serve->handler.tick = serve_tick;
+    return &serve->handler;
 }
 
 void serve_attach(struct serve *serve, struct rpc_server *server, struct health *health) {
@@ -61,12 +72,19 @@ void serve_ready(struct serve *serve, const struct serve_backend *backend) {
 void serve_done(void *context, struct worker_item *item) {
     struct serve *serve = context;
     struct serve_request *r = (struct serve_request *)((char *)item - offsetof(struct serve_request, item));
-    unsigned index = r->thread; // r belongs to its thread once it is in the mailbox
+    unsigned index = r->thread; // once it is in the mailbox, r belongs to its thread
     struct serve_thread *thread = &serve->threads[index];
     pthread_mutex_lock(&thread->mutex);
     STAILQ_INSERT_TAIL(&thread->finished, r, finished);
     pthread_mutex_unlock(&thread->mutex);
     rpc_wake(serve->server, index);
+}
+
+void serve_batched(void *context, uint64_t tokens, int64_t spent_ns, bool idle) {
+    struct serve *serve = context;
+    pthread_mutex_lock(&serve->mutex);
+    backlog_batch(&serve->backlog, tokens, spent_ns, idle);
+    pthread_mutex_unlock(&serve->mutex);
 }
 
 static void wake_all(struct serve *serve) {
@@ -113,8 +131,8 @@ struct serve_counts serve_counts(struct serve *serve) {
     return counts;
 }
 
-// What the transport and the worker handed back too late to be answered.
-static void forget_thread(struct serve *serve, struct serve_thread *thread) {
+// Frees the requests that the transport and the worker returned too late to be answered.
+static void free_thread(struct serve *serve, struct serve_thread *thread) {
     struct serve_request *r;
     while ((r = TAILQ_FIRST(&thread->active))) {
         TAILQ_REMOVE(&thread->active, r, active);
@@ -130,7 +148,7 @@ void serve_destroy(struct serve *serve) {
         return;
     }
     for (unsigned t = 0; t < serve->options.rpc_threads; t++) {
-        forget_thread(serve, &serve->threads[t]);
+        free_thread(serve, &serve->threads[t]);
     }
     pthread_mutex_destroy(&serve->mutex);
     connections_deinit(&serve->connections);

@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/suggest.h"
+#include "expert/architecture/architecture_layers.h"
 #include "expert/architecture/architecture_table.h"
+#include "expert/config/config.h"
 
-// One key under the names that it has in different models; every model is given them all, since one model may come with either.
+// The names that one setting has in different models. Every model is searched for all of them: some are published with either name.
 static const char *const EXPERT_KEYS[] = {"num_experts",     "num_local_experts",          "n_routed_experts",
                                           "moe_num_experts", "ffn_config.moe_num_experts", NULL};
 static const char *const TOP_K_KEYS[] = {
@@ -21,10 +24,13 @@ static const char *const NORM_P_KEYS[] = {"ffn_config.moe_normalize_expert_weigh
 static const char *const ALPHA_KEYS[] = {"swiglu_alpha", NULL};
 static const char *const JITTER_KEYS[] = {"router_jitter_noise", NULL};
 
-enum { SIZE_MAX_KNOWN = 1 << 20 }; // of a hidden or expert width: far above all models, far below an overflow
+enum {
+    WIDTH_MAX = 1 << 20,   // of hidden rows and experts: far above all models, far below an overflow
+    MODEL_TYPES_MAX = 256, // names in the table of served models
+};
 
-static const float ALPHA_DEFAULT = 1.702f, LIMIT_DEFAULT = 7.0f; // gpt-oss's own, which early configurations leave unsaid
-static const float JITTER_DEFAULT = 0.01f;                       // PhiMoE's
+static const float ALPHA_DEFAULT = 1.702f, LIMIT_DEFAULT = 7.0f; // gpt-oss's defaults: early configurations omit them
+static const float JITTER_DEFAULT = 0.01f;                       // PhiMoE's default
 
 // ---- finding the row ----
 
@@ -37,7 +43,7 @@ static bool is_among(const char *const *names, const char *name) {
     return false;
 }
 
-static const struct architecture *by_name_among(const struct architecture *rows, size_t count, const char *name, bool is_class) {
+static const struct architecture *find_among(const struct architecture *rows, size_t count, const char *name, bool is_class) {
     for (size_t i = 0; i < count; i++) {
         if (is_among(is_class ? rows[i].classes : rows[i].model_types, name)) {
             return &rows[i];
@@ -46,41 +52,52 @@ static const struct architecture *by_name_among(const struct architecture *rows,
     return NULL;
 }
 
-static const struct architecture *by_name(const char *name, bool is_class) {
-    const struct architecture *served = by_name_among(ARCHITECTURES, ARCHITECTURE_COUNT, name, is_class);
-    return served ? served : by_name_among(ARCHITECTURES_REFUSED, ARCHITECTURE_REFUSED_COUNT, name, is_class);
+static const struct architecture *find_by_name(const char *name, bool is_class) {
+    const struct architecture *served = find_among(ARCHITECTURES, ARCHITECTURE_COUNT, name, is_class);
+    return served ? served : find_among(ARCHITECTURES_REFUSED, ARCHITECTURE_REFUSED_COUNT, name, is_class);
 }
 
-// A class says more than a model_type: Ling's two generations share theirs. A wrapper's class is mostly unknown; its text model's
-// type is then the next.
+// The class takes precedence over model_type, because Ling's two generations have one model_type. The classes of multimodal models
+// are mostly unknown: then the text model's type is tried, then the top one.
 static FALLIBLE find_row(const struct config *config, const struct architecture **row, const char *names[2]) {
     static const char *const CLASSES[] = {"architectures", NULL}, *const TYPES[] = {"model_type", NULL};
     bool found;
     *row = NULL;
     if (config_list_length(config, CLASSES[0]) > 0) {
         TRY(config_string_at(config, CLASSES, 0, &names[0], &found));
-        *row = found ? by_name(names[0], true) : NULL;
+        *row = found ? find_by_name(names[0], true) : NULL;
     }
-    const struct config *const PLACES[] = {config_text(config), config};
+    const struct config *const CONFIGS[] = {config_text(config), config};
     for (size_t i = 0; i < 2 && !*row; i++) {
         const char *type;
-        TRY(config_string(PLACES[i], TYPES, &type, &found));
+        TRY(config_string(CONFIGS[i], TYPES, &type, &found));
         if (found) {
             names[1] = names[1] ? names[1] : type;
-            *row = by_name(type, false);
+            *row = find_by_name(type, false);
         }
     }
     return OK;
 }
 
-static err_t unknown(const struct config *config, const char *const names[2]) {
-    char known[EXPERTD_ERR_MESSAGE_MAX / 2] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < ARCHITECTURE_COUNT && used < sizeof known; i++) {
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", ARCHITECTURES[i].model_types[0]);
+// The served model type whose name is closest to `name`; NULL: none is close.
+static const char *nearest_model_type(const char *name) {
+    const char *known[MODEL_TYPES_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
+        for (const char *const *type = ARCHITECTURES[i].model_types; *type; type++) {
+            INVARIANT(count < MODEL_TYPES_MAX);
+            known[count++] = *type;
+        }
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"); known are %s",
-                      config_path(config), names[1] ? names[1] : "", names[0] ? names[0] : "", known);
+    return suggest_word(name, strlen(name), known, count);
+}
+
+static err_t unknown(const struct config *config, const char *const names[2]) {
+    const char *type = names[1] ? names[1] : "", *nearest = nearest_model_type(type);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"): %s%s%sdocs/models.md lists the served ones",
+                      config_path(config), type, names[0] ? names[0] : "", nearest ? "the nearest served one is " : "",
+                      nearest ? nearest : "", nearest ? "; " : "");
 }
 
 FALLIBLE architecture_find(const struct config *config, const struct architecture **out) {
@@ -101,32 +118,34 @@ const char *architecture_model_type(const struct architecture *architecture) {
     return architecture->model_types[0];
 }
 
-// ---- values that would mean another computation ----
+// ---- values that require a computation that the row does not have ----
 
-static bool value_matches(const char *value, const char *wanted, size_t length) {
+// Equal as texts or as numbers ("1" and "1.0").
+static bool value_matches(const char *value, const char *expected, size_t length) {
     char text[64], *end, *text_end;
-    if (strlen(value) == length && memcmp(value, wanted, length) == 0) {
+    if (strlen(value) == length && memcmp(value, expected, length) == 0) {
         return true;
     }
-    snprintf(text, sizeof text, "%.*s", (int)length, wanted);
-    double number = strtod(value, &end), wanted_number = strtod(text, &text_end);
-    return end != value && *end == '\0' && text_end != text && *text_end == '\0' && number == wanted_number;
+    snprintf(text, sizeof text, "%.*s", (int)length, expected);
+    double number = strtod(value, &end), expected_number = strtod(text, &text_end);
+    return end != value && *end == '\0' && text_end != text && *text_end == '\0' && number == expected_number;
 }
 
+// An absent key passes.
 static FALLIBLE expect(const struct config *config, const char *key, const char *values) {
     char value[64];
     TRY(config_same_in_all_layers(config, key));
     if (!config_value_text(config, key, value, sizeof value)) {
         return OK;
     }
-    for (const char *wanted = values; *wanted;) {
-        size_t length = strcspn(wanted, "|");
-        if (value_matches(value, wanted, length)) {
+    for (const char *expected = values; *expected;) {
+        size_t length = strcspn(expected, "|");
+        if (value_matches(value, expected, length)) {
             return OK;
         }
-        wanted += length + (wanted[length] == '|');
+        expected += length + (expected[length] == '|');
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not computed here: %s is", config_path(config), key, value, values);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported: expected %s", config_path(config), key, value, values);
 }
 
 static FALLIBLE expect_each(const struct config *config, const char *const *keys, const char *values) {
@@ -151,12 +170,12 @@ static FALLIBLE expect_activation(const struct architecture *row, const struct c
     }
 }
 
-// The value that a text of config.json stands for, or `unsaid` where the row has no such key.
-static FALLIBLE resolve_choice(const struct config *config, const struct choice *choice, int unsaid, int *out) {
+// The value of the string in config.json, or `fallback` if the row has no such key.
+static FALLIBLE resolve_choice(const struct config *config, const struct choice *choice, int fallback, int *out) {
     const char *const keys[] = {choice->key, NULL};
     const char *text = choice->key ? choice->values[0].text : NULL;
     bool found;
-    *out = unsaid;
+    *out = fallback;
     if (!choice->key) {
         return OK;
     }
@@ -167,7 +186,7 @@ static FALLIBLE resolve_choice(const struct config *config, const struct choice 
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not computed here: %s and %s are", config_path(config), choice->key,
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not supported: expected %s or %s", config_path(config), choice->key,
          text, choice->values[0].text, choice->values[1].text);
 }
 
@@ -180,13 +199,13 @@ static FALLIBLE expect_score(const struct architecture *row, const struct config
     int score;
     TRY(resolve_choice(config, &row->score_choice, row->score, &score));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && score != EXPERTD_SCORE_SPARSEMIXER; i++) {
-        bool chosen = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // by names of its own
-        TRY(chosen ? OK : expect(config, KEYS[i], name_of_score(score)));
+        bool is_choice = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // checked by resolve_choice
+        TRY(is_choice ? OK : expect(config, KEYS[i], name_of_score(score)));
     }
     return OK;
 }
 
-// What this row does not do must not be asked for.
+// Settings that the row has no column for must be absent or have no effect.
 static FALLIBLE expect_nothing_else(const struct architecture *row, const struct config *config) {
     TRY(row->scale == SCALE_NONE ? expect(config, "routed_scaling_factor", "1") : OK);
     TRY(row->groups == GROUPS_NONE ? expect_each(config, GROUP_KEYS, "0|1") : OK);
@@ -213,7 +232,7 @@ static err_t missing(const struct config *config, const char *key) {
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing", config_path(config), key);
 }
 
-// A number of a layer, from 1 to max, that must be there.
+// A required number from 1 to max, possibly in a list by layer.
 static FALLIBLE need_size(const struct config *config, const char *const *keys, uint32_t layer, uint32_t max, uint32_t *out) {
     bool found;
     TRY(config_u32_at(config, keys, layer, out, &found));
@@ -221,7 +240,7 @@ static FALLIBLE need_size(const struct config *config, const char *const *keys, 
         return missing(config, keys[0]);
     }
     if (*out < 1 || *out > max) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: 1 to %u is wanted", config_path(config), keys[0], *out, max);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 1 to %u", config_path(config), keys[0], *out, max);
     }
     return OK;
 }
@@ -230,16 +249,15 @@ static FALLIBLE resolve_latent(const struct architecture *row, const struct conf
     const char *const keys[] = {row->latent_key, NULL};
     bool found;
     TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
-    if (p->latent_size > SIZE_MAX_KNOWN) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: 1 to %d is wanted", config_path(config), keys[0], p->latent_size,
-             SIZE_MAX_KNOWN);
+    if (p->latent_size > WIDTH_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 0 to %d", config_path(config), keys[0], p->latent_size, WIDTH_MAX);
     }
     return OK;
 }
 
 static FALLIBLE resolve_sizes(const struct architecture *row, const struct config *config, struct layer_params *p) {
-    TRY(need_size(config, HIDDEN_KEYS, p->layer, SIZE_MAX_KNOWN, &p->hidden_size));
-    TRY(need_size(config, row->width_keys, p->layer, SIZE_MAX_KNOWN, &p->intermediate_size));
+    TRY(need_size(config, HIDDEN_KEYS, p->layer, WIDTH_MAX, &p->hidden_size));
+    TRY(need_size(config, row->width_keys, p->layer, WIDTH_MAX, &p->intermediate_size));
     TRY(resolve_latent(row, config, p));
     TRY(need_size(config, EXPERT_KEYS, p->layer, EXPERTD_ROUTING_EXPERTS_MAX, &p->num_experts));
     TRY(need_size(config, TOP_K_KEYS, p->layer, EXPERTD_ROUTING_TOP_K_MAX, &p->routing.top_k));
@@ -248,8 +266,8 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
         bool found;
         TRY(config_u32(config, keys, &p->num_zero_experts, &found));
         if (p->num_zero_experts > EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %u experts and %s %u: at most %d are routed to", config_path(config), p->num_experts,
-                 row->zero_experts_key, p->num_zero_experts, EXPERTD_ROUTING_EXPERTS_MAX);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %u experts and %s %u: a router has at most %d outputs", config_path(config),
+                 p->num_experts, row->zero_experts_key, p->num_zero_experts, EXPERTD_ROUTING_EXPERTS_MAX);
         }
     }
     p->routing.num_experts = p->num_experts + p->num_zero_experts;
@@ -261,17 +279,18 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
     *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
     TRY(config_bool(config, NORM_KEYS, norm, &found));
     if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: true or false is wanted", config_path(config), NORM_KEYS[0]); // absent is yes
+        // Only an absent key means true.
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: expected true or false", config_path(config), NORM_KEYS[0]);
     }
     return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
 }
 
 static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routing *routing) {
-    double p = 1; // DBRX's own, which a configuration may leave unsaid
+    double p = 1; // DBRX's default
     bool found;
     TRY(config_f64(config, NORM_P_KEYS, &p, &found));
     if (p != 1 && p != 2) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not computed here: 1 and 2 are", config_path(config), NORM_P_KEYS[0],
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported: expected 1 or 2", config_path(config), NORM_P_KEYS[0],
              p);
     }
     routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? EXPERTD_NORM_NONE : EXPERTD_NORM_P;
@@ -300,14 +319,15 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
         bool found;
         TRY(config_f64(config, keys, &epsilon, &found));
         if (!(epsilon >= 0 && epsilon < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a small number is wanted", config_path(config), keys[0], epsilon);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), keys[0],
+                 epsilon);
         }
     }
     routing->norm_epsilon = (float)epsilon;
     return OK;
 }
 
-// Null is not absent: where the author's default is a number, the author's code fails on null.
+// An absent key takes the row's default. A null value does not: a model's code whose default is a number fails on null.
 static FALLIBLE resolve_num_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
     bool found, has_top, null = config_is_null(config, GROUP_KEYS[0]) || config_is_null(config, GROUP_KEYS[1]);
     routing->num_groups = row->groups_default;
@@ -353,7 +373,7 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
         return missing(config, row->scale_keys[0]);
     }
     if (!(scale > 0 && scale < 1e6)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a positive number below 1e6 is wanted", config_path(config), row->scale_keys[0],
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a positive number below 1e6", config_path(config), row->scale_keys[0],
              scale);
     }
     *(row->scale == SCALE_WEIGHTS ? &p->routing.scale : &p->routed_scale) = (float)scale;
@@ -369,20 +389,20 @@ static FALLIBLE resolve_softcap(const struct architecture *row, const struct con
     }
     TRY(config_f64(config, keys, &cap, &found));
     if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: 0, for none, or 1e-6 to 1e6 is wanted", config_path(config), keys[0], cap);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected 0 (no cap) or 1e-6 to 1e6", config_path(config), keys[0], cap);
     }
     routing->softcap = (float)cap;
     return OK;
 }
 
-// Of a norm by root mean square; absent is 1e-6 in every model that has one here.
+// The epsilon of an RMS norm; 1e-6 if absent, in every model of the table that has one.
 static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
     static const char *const KEYS[] = {"rms_norm_eps", NULL};
     double epsilon = 1e-6;
     bool found;
     TRY(config_f64(config, KEYS, &epsilon, &found));
-    if (!((float)epsilon > 0 && epsilon < 1)) { // in fp32: a row of zeros is divided by its root
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a number between 0 and 1 is wanted", config_path(config), KEYS[0], epsilon);
+    if (!((float)epsilon > 0 && epsilon < 1)) { // must not round to 0 in fp32: a row of zeros is divided by its square root
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number between 0 and 1", config_path(config), KEYS[0], epsilon);
     }
     *out = (float)epsilon;
     return OK;
@@ -403,7 +423,8 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
         double jitter = JITTER_DEFAULT;
         TRY(config_f64(config, JITTER_KEYS, &jitter, &found));
         if (!(jitter >= 0 && jitter < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: 0 to 1 is wanted", config_path(config), JITTER_KEYS[0], jitter);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), JITTER_KEYS[0],
+                 jitter);
         }
         routing->jitter = (float)jitter;
     }
@@ -422,19 +443,19 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
     return OK;
 }
 
-// The bound of the clamps; infinity means that there is none, and so do null and 0 but for gpt-oss's: its code fails on null, and
-// clamps to 0.
+// The limit of the clamps; 0: none. In config.json infinity, null and 0 mean no limit. With gpt-oss's activation (`oai`) null and 0
+// are refused: its code fails on null, and with 0 it clamps every value to 0.
 static FALLIBLE resolve_limit(const struct config *config, const char *key, uint32_t layer, bool oai, float *out) {
     const char *const keys[] = {key, NULL};
     double limit = oai ? LIMIT_DEFAULT : 0;
     bool found;
     TRY(config_f64_at(config, keys, layer, &limit, &found));
     if (oai && (limit == 0 || config_is_null(config, key))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: a positive number is wanted", config_path(config), key,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: expected a positive number", config_path(config), key,
              limit == 0 ? "0" : "null");
     }
     if (!(limit >= 0)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: a positive number is wanted", config_path(config), key, limit,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: expected a positive number", config_path(config), key, limit,
              layer);
     }
     *out = isinf(limit) ? 0 : (float)limit;
@@ -450,7 +471,7 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         bool found;
         TRY(config_f64(config, ALPHA_KEYS, &alpha, &found));
         if (!isfinite(alpha)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a number is wanted", config_path(config), ALPHA_KEYS[0], alpha);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a finite number", config_path(config), ALPHA_KEYS[0], alpha);
         }
         a->alpha = (float)alpha;
     }
@@ -458,7 +479,7 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         TRY(resolve_limit(config, limit_key, layer, oai, &a->limit));
     }
     if (limit_key && row->limit_required && a->limit == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing or sets no limit: a positive number is wanted", config_path(config),
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing or sets no limit: expected a positive number", config_path(config),
              limit_key);
     }
     a->clamp = a->limit > 0 ? row->clamp : EXPERTD_CLAMP_NONE;
@@ -484,25 +505,26 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     }
     uint32_t unit = row->shared_width == SHARED_WIDTH_COUNT ? p->intermediate_size : 1;
     if (row->shared_unit_keys[0] && value > 0) {
-        TRY(need_size(config, row->shared_unit_keys, p->layer, SIZE_MAX_KNOWN, &unit));
+        TRY(need_size(config, row->shared_unit_keys, p->layer, WIDTH_MAX, &unit));
     }
     uint64_t width = (uint64_t)value * unit;
-    if (width > SIZE_MAX_KNOWN) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d", config_path(config),
-             row->shared_keys[0], value, SIZE_MAX_KNOWN);
+    if (width > WIDTH_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d, the supported maximum",
+             config_path(config), row->shared_keys[0], value, WIDTH_MAX);
     }
     p->shared = width > 0 ? (enum shared_kind)kind : SHARED_NONE;
     p->shared_intermediate_size = (uint32_t)width;
     return OK;
 }
 
-// A request with the shared experts is one for the whole block: without any, none would say so.
+// Only requests that include the shared experts get the normalised output, because only they request the complete block. No request
+// could get the norm of a block without shared experts, so such a block is refused.
 static FALLIBLE resolve_output_norm(const struct architecture *row, const struct config *config, struct layer_params *p) {
     if (!row->output_norm) {
         return OK;
     }
     if (p->shared == SHARED_NONE) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a block that ends with a norm is not served without shared experts",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a block whose output is normalised is not supported without shared experts",
              config_path(config), row->shared_keys[0]);
     }
     p->has_output_norm = true;

@@ -1,12 +1,14 @@
-// Which decoder layers hold experts, as config.json says it.
+#include "expert/architecture/architecture_layers.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "expert/architecture/architecture_table.h"
+#include "expert/architecture/architecture_row.h"
+#include "expert/config/config.h"
 
 static err_t too_many(const struct config *config, uint64_t count) {
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %" PRIu64 " layers: 1 to %d are served", config_path(config), count,
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %" PRIu64 " layers: expected 1 to %d", config_path(config), count,
                       ARCHITECTURE_LAYERS_MAX);
 }
 
@@ -17,7 +19,7 @@ FALLIBLE architecture_num_layers(const struct architecture *architecture, const 
     bool found;
     TRY(config_u32(text, keys, &value, &found));
     uint64_t count = value;
-    if (!found && architecture->layers == LAYERS_PATTERN) { // transformers saves it without the number
+    if (!found && architecture->layers == LAYERS_PATTERN) { // transformers omits the number for these models
         static const char *const PATTERN[] = {"hybrid_override_pattern", NULL};
         const char *pattern = "";
         TRY(config_string(text, PATTERN, &pattern, &found));
@@ -38,10 +40,10 @@ static enum layer_kind kind_of(bool moe) {
     return moe ? LAYER_MOE : LAYER_DENSE;
 }
 
-// A number that may be absent: `absent` then.
-static FALLIBLE number(const struct config *config, const char *key, uint32_t absent, uint32_t *out, bool *found) {
+// A number with a default.
+static FALLIBLE number(const struct config *config, const char *key, uint32_t fallback, uint32_t *out, bool *found) {
     const char *const keys[] = {key, NULL};
-    *out = absent;
+    *out = fallback;
     return config_u32(config, keys, out, found);
 }
 
@@ -52,14 +54,14 @@ static FALLIBLE by_type_list(const struct config *config, uint32_t layer, bool h
     TRY(config_string_at(config, KEYS, layer, &type, &found));
     bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0, hash = has_hash_layers && strcmp(type, "hash_moe") == 0;
     if (found && !moe && !hash && strcmp(type, "dense") != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s says \"%.32s\" for layer %u, which is not served: sparse, moe%s and dense are",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.32s\" for layer %u, which is not supported: expected sparse, moe%s or dense",
              config_path(config), KEYS[0], type, layer, has_hash_layers ? ", hash_moe" : "");
     }
-    *out = !found ? LAYER_UNSAID : hash ? LAYER_HASH_MOE : kind_of(moe);
+    *out = !found ? LAYER_UNSPECIFIED : hash ? LAYER_HASH_MOE : kind_of(moe);
     return OK;
 }
 
-// Is `layer` in a list of layers? *found: there is a list.
+// Is `layer` in the list of layers at `key`? *found: the list exists.
 static FALLIBLE in_list(const struct config *config, const char *key, uint32_t layer, bool *in, bool *found) {
     const char *const keys[] = {key, NULL};
     uint32_t layers[ARCHITECTURE_LAYERS_MAX];
@@ -74,7 +76,7 @@ static FALLIBLE in_list(const struct config *config, const char *key, uint32_t l
 
 static FALLIBLE step_is_not_zero(const struct config *config, const char *key, uint32_t step) {
     if (step == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a step of 1 or more is wanted", config_path(config), key);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: expected a step of 1 or more", config_path(config), key);
     }
     return OK;
 }
@@ -100,7 +102,7 @@ static FALLIBLE by_first_dense(const struct config *config, uint32_t layer, enum
         return OK;
     }
     TRY(step_is_not_zero(config, FREQUENCY_KEYS[0], frequency));
-    *out = has_first ? kind_of(layer >= first && layer % frequency == 0) : LAYER_UNSAID;
+    *out = has_first ? kind_of(layer >= first && layer % frequency == 0) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -108,7 +110,7 @@ static FALLIBLE by_num_dense(const struct config *config, uint32_t layer, enum l
     uint32_t dense;
     bool found;
     TRY(number(config, "num_dense_layers", 0, &dense, &found));
-    *out = found ? kind_of(layer >= dense) : LAYER_UNSAID;
+    *out = found ? kind_of(layer >= dense) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -120,8 +122,8 @@ static FALLIBLE by_period(const struct config *config, uint32_t layer, enum laye
     TRY(step_is_not_zero(config, "expert_layer_period", period));
     TRY(number(config, "expert_layer_offset", 0, &offset, &has_offset));
     TRY(config_u32_at(config, EXPERT_KEYS, layer, &experts, &has_experts));
-    bool one_expert = has_experts && experts <= 1; // Jamba: then all layers are dense
-    *out = has_period && has_offset ? kind_of(layer % period == offset && !one_expert) : LAYER_UNSAID;
+    bool one_expert = has_experts && experts <= 1; // Jamba: all layers are dense then
+    *out = has_period && has_offset ? kind_of(layer % period == offset && !one_expert) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -135,7 +137,7 @@ static FALLIBLE by_interval(const struct config *config, uint32_t layer, enum la
     TRY(step_is_not_zero(config, "moe_layer_interval", interval));
     TRY(config_f64(config, END_KEYS, &end, &found));
     bool inside = layer >= start && (end == -1 || layer <= end);
-    *out = has_start ? kind_of(inside && (layer + 1) % interval == 0) : LAYER_UNSAID;
+    *out = has_start ? kind_of(inside && (layer + 1) % interval == 0) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -149,7 +151,7 @@ static FALLIBLE by_list_or_step(const struct config *config, uint32_t layer, enu
     }
     TRY(number(config, "interleave_moe_layer_step", 1, &step, &found));
     TRY(step_is_not_zero(config, "interleave_moe_layer_step", step));
-    *out = found ? kind_of((layer + 1) % step == 0) : LAYER_UNSAID;
+    *out = found ? kind_of((layer + 1) % step == 0) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -165,10 +167,10 @@ static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum lay
     }
     TRY(config_string(config, PATTERN_KEYS, &pattern, &found));
     if (found && strlen(pattern) <= layer) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters, number %u is wanted", config_path(config), PATTERN_KEYS[0],
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config), PATTERN_KEYS[0],
              strlen(pattern), layer);
     }
-    *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSAID;
+    *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -182,13 +184,13 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
         char *end;
         unsigned long value = strtoul(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0')) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": numbers between commas are wanted", config_path(config), KEYS[0],
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": expected numbers separated by commas", config_path(config), KEYS[0],
                  text);
         }
         in = in || value == layer;
         at = end + (*end == ',');
     }
-    *out = found ? kind_of(in) : LAYER_UNSAID;
+    *out = found ? kind_of(in) : LAYER_UNSPECIFIED;
     return OK;
 }
 
@@ -198,7 +200,8 @@ static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum 
     bool found;
     TRY(number(config, KEY, 0, &hash, &found));
     if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: neither %s nor mlp_layer_types says which layers choose their experts by token id",
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s and mlp_layer_types are missing: one of them must specify which layers select their experts by token id",
              config_path(config), KEY);
     }
     *out = layer < hash ? LAYER_HASH_MOE : LAYER_MOE;
@@ -216,8 +219,8 @@ FALLIBLE architecture_layer_kind(const struct architecture *architecture, const 
     case LAYERS_ALL:
         *out = LAYER_MOE;
         return OK;
-    case LAYERS_UNSAID:
-        *out = LAYER_UNSAID;
+    case LAYERS_UNSPECIFIED:
+        *out = LAYER_UNSPECIFIED;
         return OK;
     case LAYERS_SPARSE_STEP:
         return by_sparse_step(text, layer, out);

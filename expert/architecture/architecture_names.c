@@ -1,5 +1,4 @@
-// What the tensors of an MoE block are called, as the rows of architecture_table.c use them.
-#include "expert/architecture/architecture_table.h"
+#include "expert/architecture/architecture_names.h"
 
 const struct tensor_names NAMES_MLP = {
     .router = {"mlp.gate.weight"},
@@ -135,7 +134,7 @@ const struct tensor_names NAMES_LAGUNA = {
     .shared = {"mlp.shared_expert"},
 };
 
-// The bias lies under another module than all the rest on the hub, with the rest where transformers saves it.
+// Checkpoints of the hub have the bias in a module of its own; transformers saves it with the router.
 const struct tensor_names NAMES_KOLIBRI = {
     .router = {"mlp.gate.weight"},
     .selection_bias = {"moe.router.expert_bias", "mlp.gate.e_score_correction_bias"},

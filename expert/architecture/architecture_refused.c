@@ -1,21 +1,21 @@
-// Models that are known and not served, and why: their names are enough.
+// Architectures that are known and not served, with the reason that the error message gives.
 #include "expert/architecture/architecture_table.h"
 
 static const struct architecture ROWS[] = {
     {
         .model_types = {"nllb-moe", "switch_transformers"},
         .classes = {"NllbMoeForConditionalGeneration", "SwitchTransformersForConditionalGeneration"},
-        .refusal = "its experts have a capacity, which makes a token's answer depend on the other tokens",
+        .refusal = "its experts have a capacity, so a token's output depends on the other tokens",
     },
     {
         .model_types = {"zaya"},
         .classes = {"ZayaForCausalLM"},
-        .refusal = "its router needs the state of the layer before, which a call does not carry",
+        .refusal = "its router needs the state of the layer before, which a request does not carry",
     },
     {
         .model_types = {"ernie4_5_vl_moe", "ernie4_5_moe_vl"},
         .classes = {"Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VL_MoeForConditionalGeneration"},
-        .refusal = "its router needs each token's type (text or image), which a call does not carry",
+        .refusal = "its router needs each token's type (text or image), which a request does not carry",
     },
 };
 

@@ -1,9 +1,10 @@
 #include "expert/architecture/architecture_table.h"
 
 #include "expert/architecture/architecture_blocks.h"
+#include "expert/architecture/architecture_names.h"
 
 static const struct architecture ROWS[] = {
-    // softmax, then top-k
+    // ---- softmax over all experts, then top-k
     {
         .model_types = {"mixtral", "minimax", "minimax_text_01", "minimax_m1"},
         .classes = {"MixtralForCausalLM", "MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"},
@@ -11,6 +12,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"intermediate_size"},
         .norm_rule = NORM_RULE_ALWAYS,
         .norm = EXPERTD_NORM_SUM,
+        // The key is MiniMax-Text-01's: above 0, the vendor's code adds a shared expert, which this row does not compute.
         .expectations = {{"shared_intermediate_size", "0"}},
     },
     {
@@ -51,7 +53,8 @@ static const struct architecture ROWS[] = {
         .norm = EXPERTD_NORM_SUM,
         SHARED_GATED,
     },
-    // of Qwen3-Omni the thinker; the talker, which speaks, is another model with experts of its own, and is left alone
+    // Qwen3-Omni: the thinker. The talker, which generates speech, is another model with experts of its own; its tensors are
+    // ignored.
     {
         .model_types = {"qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen3_omni_moe_text"},
         .classes = {"Qwen3VLMoeForConditionalGeneration", "Qwen3OmniMoeForConditionalGeneration",
@@ -127,7 +130,7 @@ static const struct architecture ROWS[] = {
         .names = &NAMES_MLP,
         .layers = LAYERS_FIRST_DENSE,
         .width_keys = {"moe_intermediate_size"},
-        .norm_rule = NORM_RULE_NEVER, // a true norm_topk_prob is refused: the vendor's code and transformers differ there
+        .norm_rule = NORM_RULE_NEVER, // norm_topk_prob true is refused: the vendor's code and transformers disagree about it
         .groups = GROUPS_TOPK_METHOD,
         .group_score = EXPERTD_GROUP_MAX,
         .scale = SCALE_WEIGHTS,
@@ -169,7 +172,7 @@ static const struct architecture ROWS[] = {
         SHARED_COUNTED,
         .shared_count_default = 1,
     },
-    // V1 of Ling; V2 has the same model_type on the hub, so its class tells
+    // Ling V1. V2 has the same model_type on the hub; the class distinguishes them.
     {
         .model_types = {"bailing_moe"},
         .classes = {"BailingMoeForCausalLM"},
@@ -181,7 +184,7 @@ static const struct architecture ROWS[] = {
         SHARED_COUNTED,
         .expectations = {{"use_bias", "false"}},
     },
-    // top-k first, then scores
+    // ---- top-k over the logits, then scores
     {
         .model_types = {"gpt_oss"},
         .classes = {"GptOssForCausalLM"},
@@ -229,7 +232,7 @@ static const struct architecture ROWS[] = {
         SHARED_COUNTED,
         .shared_choice = {"shared_expert_combination_strategy", {{"average", SHARED_AVERAGE}, {"sum", SHARED_PLAIN}}},
     },
-    // its attention holds experts too: they are no part of a block, and are left alone
+    // The experts of its attention are not part of an MoE block; their tensors are ignored.
     {
         .model_types = {"jetmoe"},
         .classes = {"JetMoeForCausalLM", "JetMoEForCausalLM"},
@@ -258,7 +261,7 @@ static const struct architecture ROWS[] = {
         .norm_rule = NORM_RULE_NEVER,
         .expectations = {{"num_experts_per_tok", "2"}},
     },
-    // sigmoid, mostly with a bias that only selects
+    // ---- sigmoid scores, mostly with a bias that is used for the selection only
     {
         .model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32", "kimi_k25"},
         .classes = {"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK2ForCausalLM", "KimiK25ForConditionalGeneration"},
@@ -273,7 +276,7 @@ static const struct architecture ROWS[] = {
         .norm_rule = NORM_RULE_FLAG,
         DEEPSEEK_V3_BLOCK,
     },
-    // its configuration names the score by the method of the choice, as topk_method does elsewhere
+    // scoring_func may be noaux_tc, which in other models is a value of topk_method.
     {
         .model_types = {"dots1"},
         .classes = {"Dots1ForCausalLM"},
@@ -307,14 +310,15 @@ static const struct architecture ROWS[] = {
         DEEPSEEK_V3_BLOCK,
         .shared_unit_keys = {"shared_experts_intermediate_size", "moe_shared_expert_intermediate_size"},
     },
-    // the norm lies beside the block in released files, which have no selection bias; transformers computes it within
+    // In released files the norm's tensor is outside the block's module and there is no selection bias; transformers saves the norm
+    // inside the module.
     {
         .model_types = {"axk1"},
         .classes = {"AXK1ForCausalLM"},
         .norm_rule = NORM_RULE_FLAG_OR_YES,
         DEEPSEEK_V3_BLOCK,
         EIGHT_GROUPS,
-        .selection_bias_may_miss = true,
+        .selection_bias_is_optional = true,
         .shared_count_default = 1,
         .output_norm = true,
     },
@@ -325,7 +329,7 @@ static const struct architecture ROWS[] = {
         DEEPSEEK_V3_BLOCK,
         .masked_groups_are_zero = true,
     },
-    // it chooses by the logits with the bias, and weighs by the sigmoids of the logits without
+    // Selects by logits plus bias; the weights are the sigmoids of the logits without the bias.
     {
         .model_types = {"kolibri1"},
         .classes = {"Kolibri1ForCausalLM"},
@@ -344,7 +348,7 @@ static const struct architecture ROWS[] = {
         .model_types = {"exaone_moe"},
         .classes = {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"},
         .names = &NAMES_EXAONE,
-        .layers = LAYERS_UNSAID,
+        .layers = LAYERS_UNSPECIFIED,
         .width_keys = {"moe_intermediate_size"},
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
@@ -361,7 +365,7 @@ static const struct architecture ROWS[] = {
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
         DEEPSEEK_V3_CHOICE,
-        .scale_default = 1, // the vendor writes null for it
+        .scale_default = 1, // the vendor's files have null
         .has_selection_bias = true,
         .expectations = {{"topk_method", "noaux_tc"}, {"n_shared_experts", "0"}},
     },
@@ -395,7 +399,7 @@ static const struct architecture ROWS[] = {
         .model_types = {"beam"},
         .classes = {"BeamForCausalLM"},
         .names = &NAMES_MLP,
-        .layers = LAYERS_UNSAID,
+        .layers = LAYERS_UNSPECIFIED,
         .width_keys = {"moe_intermediate_size"},
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
@@ -412,7 +416,7 @@ static const struct architecture ROWS[] = {
         .model_types = {"laguna"},
         .classes = {"LagunaForCausalLM"},
         .names = &NAMES_LAGUNA,
-        .layers = LAYERS_UNSAID,
+        .layers = LAYERS_UNSPECIFIED,
         .width_keys = {"moe_intermediate_size"},
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_ALWAYS,
@@ -486,7 +490,7 @@ static const struct architecture ROWS[] = {
         .model_types = {"minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text"},
         .classes = {"MiniMaxM3ForCausalLM", "MiniMaxM3ForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration"},
         .names = &NAMES_BLOCK_SPARSE_MOE,
-        .layers = LAYERS_UNSAID,
+        .layers = LAYERS_UNSPECIFIED,
         .width_keys = {"intermediate_size"},
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_ALWAYS,
@@ -505,7 +509,7 @@ static const struct architecture ROWS[] = {
         .model_types = {"hy_v3"},
         .classes = {"HYV3ForCausalLM"},
         .names = &NAMES_HY_V3,
-        .layers = LAYERS_UNSAID,
+        .layers = LAYERS_UNSPECIFIED,
         .width_keys = {"moe_intermediate_size"},
         .score = EXPERTD_SCORE_SIGMOID,
         .norm_rule = NORM_RULE_ALWAYS,
@@ -532,7 +536,7 @@ static const struct architecture ROWS[] = {
         .has_selection_bias = true,
         .clamp = EXPERTD_CLAMP_BEFORE,
         .limit_key = "swiglu_limit",
-        .limit_required = true, // transformers takes 10 where it is missing, others none
+        .limit_required = true, // if it is missing, transformers uses 10, other implementations none
         SHARED_COUNTED,
         .expectations = {{"topk_method", "noaux_tc"}},
     },
@@ -572,7 +576,8 @@ static const struct architecture ROWS[] = {
         .shared_keys = {"share_expert_dim"},
         .expectations = {{"norm_expert_weight", "true"}},
     },
-    // the router reads the residual, the experts its norm; the dense network beside them is another block
+    // The router reads the residual; the experts read the normalised residual. The dense network parallel to the block is not part
+    // of it.
     {
         .model_types = {"gemma4", "gemma4_text"},
         .classes = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},

@@ -17,12 +17,12 @@
 static const char CONFIG_NAME[] = "config.json";
 static const char WEIGHTS_NAME[] = "model.safetensors";
 static const char INDEX_NAME[] = "model.safetensors.index.json";
-static const char MEMORY_SHARD[] = "shard"; // what an index calls the one file of checkpoint_parse
+static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use
 
 struct checkpoint {
     char *path;
     struct config *config;
-    struct safetensors *shards; // [shard_count]; fixed once open, so that entries may be pointed to
+    struct safetensors *shards; // [shard_count]; never moves, since `entries` points into it
     size_t shard_count;
     uint64_t header_bytes;                    // of all shards
     size_t tensors;                           // in all shards
@@ -33,12 +33,12 @@ struct checkpoint {
 static FALLIBLE join_path(const char *folder, const char *name, char path[PATH_MAX]) {
     int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
     if (length < 0 || length >= PATH_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%.256s/%.256s is longer than a path may be", folder, name);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%.256s is too long", folder, name);
     }
     return OK;
 }
 
-// Is the name there, be it as a link that leads nowhere?
+// Does the folder have an entry of this name? A dangling link counts.
 static bool has_name(const char *folder, const char *name) {
     char path[PATH_MAX];
     struct stat status;
@@ -50,7 +50,7 @@ static bool has_suffix(const char *text, const char *suffix) {
     return length >= suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
 }
 
-// The first name, in the order of the alphabet, that ends in `suffix`; false where there is none.
+// The alphabetically first name that ends in `suffix`; false: none.
 static bool first_with_suffix(const char *folder, const char *suffix, char name[NAME_MAX + 1]) {
     DIR *dir = opendir(folder);
     bool found = false;
@@ -66,22 +66,22 @@ static bool first_with_suffix(const char *folder, const char *suffix, char name[
     return found;
 }
 
-// Neither of the two names is there: says so, and what to do with what is there instead.
+// The error for a folder with neither model.safetensors nor an index, with advice about the files that it has instead.
 static err_t no_weights(const char *folder) {
     char name[NAME_MAX + 1];
     const char *advice = "";
     if (first_with_suffix(folder, ".safetensors", name)) {
-        advice = "the index that belongs to it is missing: download it";
+        advice = "its index is missing: download it";
     } else if (first_with_suffix(folder, ".bin", name) || first_with_suffix(folder, ".pth", name) ||
                first_with_suffix(folder, ".pt", name)) {
-        advice = "pickled PyTorch weights are not read: convert them to safetensors";
+        advice = "pickled PyTorch weights are not supported: convert them to safetensors";
     } else if (first_with_suffix(folder, ".gguf", name)) {
-        advice = "GGUF is not read: take the model's original checkpoint";
+        advice = "GGUF is not supported: use the model's original checkpoint";
     } else {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s is there: is the download complete?", folder,
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s exists: is the download complete?", folder,
                           WEIGHTS_NAME, INDEX_NAME);
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s is there, only %s: %s", folder, WEIGHTS_NAME, INDEX_NAME,
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s exists, only %s: %s", folder, WEIGHTS_NAME, INDEX_NAME,
                       name, advice);
 }
 
@@ -98,7 +98,7 @@ static FALLIBLE open_shard(struct checkpoint *c, const struct checkpoint_bytes *
     struct safetensors *shard = &c->shards[c->shard_count];
     if (bytes) {
         if (c->shard_count > 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not there", name);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", name);
         }
         TRY(safetensors_parse(name, bytes->weights, bytes->weights_length, shard));
     } else {
@@ -117,7 +117,7 @@ static int compare_entry(const void *left, const void *right) {
     return strcmp((*a)->name, (*b)->name);
 }
 
-// All tensors of all shards into one sorted list.
+// Collects all tensors of all shards in one sorted list.
 static FALLIBLE list_entries(struct checkpoint *c) {
     c->entries = calloc(c->tensors + 1, sizeof(*c->entries));
     if (!c->entries) {
@@ -131,39 +131,41 @@ static FALLIBLE list_entries(struct checkpoint *c) {
     qsort(c->entries, c->count, sizeof(*c->entries), compare_entry);
     for (size_t i = 1; i < c->count; i++) {
         if (strcmp(c->entries[i - 1]->name, c->entries[i]->name) == 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s lies in two files, %s and %s: one of them is of another checkpoint",
+            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s is in two files, %s and %s: one of them belongs to another checkpoint",
                  c->entries[i]->name, checkpoint_file_of(c, c->entries[i - 1]), checkpoint_file_of(c, c->entries[i]));
         }
     }
     return OK;
 }
 
-// Keeps what the index lists, each of which must be where it says. What a shard holds beyond that is not part of the model.
-static FALLIBLE keep_listed(struct checkpoint *c, const struct shard_index *index) {
-    size_t kept = 0;
+// Replaces the list by the index's tensors, each of which must be in the file that the index names. Other tensors of the shards are
+// not part of the model.
+static FALLIBLE select_listed(struct checkpoint *c, const struct shard_index *index) {
+    size_t count = 0;
     for (size_t i = 0; i < index->count; i++) {
         const struct shard_index_entry *listed = &index->entries[i];
         const struct safetensors *shard = &c->shards[shard_index_file(index, listed->file)];
         const struct safetensors_entry *entry = safetensors_find(shard, listed->tensor);
         if (!entry) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s lists tensor %.256s in %s, which does not hold it: the two are of different downloads",
-                 INDEX_NAME, listed->tensor, listed->file);
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", INDEX_NAME,
+                 listed->tensor, listed->file);
         }
-        INVARIANT(kept < c->count); // listed tensors are distinct and all among the entries
-        c->entries[kept++] = entry;
+        INVARIANT(count < c->count); // listed tensors are distinct, and all are in the list
+        c->entries[count++] = entry;
     }
-    c->count = kept;
+    c->count = count;
     return OK;
 }
 
-// What a path leads to, whatever it is called. Zeroed: not known.
-struct identity {
+// Identifies a file independently of its name. Zeroed: unknown.
+struct file_identity {
     dev_t device;
     ino_t inode;
 };
 
-// The shard is there, and is none of those before it by another name: each would be read again, and no tensor lies in two.
-static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index *index, size_t i, struct identity *seen) {
+// The shard must exist, and must not be an earlier shard under another name, which would be read twice.
+static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index *index, size_t i, struct file_identity *seen) {
     const char *file = index->files[i];
     char path[PATH_MAX];
     struct stat status;
@@ -173,9 +175,9 @@ static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index 
             FAIL(EXPERTD_ERR_CHECKPOINT, "%s lists shard %s (of %zu), which is not in the folder: download it", INDEX_NAME, file,
                  index->file_count);
         }
-        return OK; // what else is wrong is said where it is opened
+        return OK; // open_shard reports other errors
     }
-    seen[i] = (struct identity){status.st_dev, status.st_ino};
+    seen[i] = (struct file_identity){status.st_dev, status.st_ino};
     for (size_t j = 0; j < i; j++) {
         if (seen[j].device == seen[i].device && seen[j].inode == seen[i].inode) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "%s lists shards %s and %s, which are links to one file: download the two again",
@@ -185,9 +187,9 @@ static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index 
     return OK;
 }
 
-// Before the first is opened: what is listed costs nothing until all of it is there.
+// Called before any shard is opened, so that an incomplete folder is refused at once.
 static FALLIBLE check_files(const struct checkpoint *c, const struct shard_index *index) {
-    struct identity *seen = calloc(index->file_count, sizeof *seen);
+    struct file_identity *seen = calloc(index->file_count, sizeof *seen);
     if (!seen) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu shards", index->file_count);
     }
@@ -199,14 +201,13 @@ static FALLIBLE check_files(const struct checkpoint *c, const struct shard_index
     return e;
 }
 
-// The shards that are open, after each: so they pass the bounds by one file's at most.
+// Called after each shard, so that the bounds are exceeded by one file at most.
 static FALLIBLE check_totals(const struct checkpoint *c, const struct shard_index *index) {
     bool too_many = c->tensors > CHECKPOINT_TENSORS_MAX;
     if (too_many || c->header_bytes > CHECKPOINT_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "the shards to %s (%zu of %zu) have %" PRIu64
-             " %s, more than the %d that are read of one checkpoint: do they belong to "
-             "one? Download it again",
+             "the shards up to %s (%zu of %zu) have %" PRIu64
+             " %s, more than the %d that a checkpoint may have: do they belong to one model? Download it again",
              index->files[c->shard_count - 1], c->shard_count, index->file_count, too_many ? c->tensors : c->header_bytes,
              too_many ? "tensors" : "bytes of headers", too_many ? CHECKPOINT_TENSORS_MAX : CHECKPOINT_HEADER_BYTES_MAX);
     }
@@ -218,13 +219,13 @@ static FALLIBLE open_listed(struct checkpoint *c, const struct checkpoint_bytes 
     TRY(bytes ? OK : check_files(c, index));
     for (size_t i = 0; i < index->file_count; i++) {
         if (bytes && strcmp(index->files[i], MEMORY_SHARD) != 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not there", index->files[i]);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", index->files[i]);
         }
         TRY(open_shard(c, bytes, index->files[i]));
         TRY(check_totals(c, index));
     }
     TRY(list_entries(c));
-    return keep_listed(c, index);
+    return select_listed(c, index);
 }
 
 static FALLIBLE open_indexed(struct checkpoint *c, const struct checkpoint_bytes *bytes, const char *text, size_t length) {
@@ -259,21 +260,21 @@ static FALLIBLE open_weights(struct checkpoint *c) {
 
 static FALLIBLE open_folder(struct checkpoint *c) {
     struct stat status;
-    bool there = stat(c->path, &status) == 0;
-    if (there && !S_ISDIR(status.st_mode)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is no folder: %s", c->path,
-             has_suffix(c->path, ".gguf") ? "GGUF is not read: take the model's original checkpoint"
+    bool exists = stat(c->path, &status) == 0;
+    if (exists && !S_ISDIR(status.st_mode)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a folder: %s", c->path,
+             has_suffix(c->path, ".gguf") ? "GGUF is not supported: use the model's original checkpoint"
                                           : "name the folder that holds config.json");
     }
-    if ((!there || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
+    if ((!exists || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", c->path, strerror(errno),
              (unsigned)geteuid());
     }
-    if (!there) {
+    if (!exists) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s", c->path, strerror(errno));
     }
     if (!has_name(c->path, CONFIG_NAME)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds no %s: it is no checkpoint, or not all of one", c->path, CONFIG_NAME);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no %s: it is not a checkpoint, or the download is incomplete", c->path, CONFIG_NAME);
     }
     char path[PATH_MAX];
     TRY(join_path(c->path, CONFIG_NAME, path));

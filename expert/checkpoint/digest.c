@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-// Inlined, so that the state's size is this build's and not that of whatever library is found at run time.
+// Inlined, so that the size of the state is known at build time and does not depend on the library that is found at run time.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -17,7 +17,7 @@ static XXH3_state_t *state_of(struct digest *digest) {
 }
 
 void digest_init(struct digest *digest) {
-    // One state serves both widths: XXH3 keeps the same one for 64 and 128 bits, and only the last step differs.
+    // One state serves both widths: XXH3 has the same state for 64 and 128 bits; only the final step differs.
     INVARIANT(XXH3_128bits_reset(state_of(digest)) == XXH_OK);
 }
 

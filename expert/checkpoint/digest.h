@@ -1,6 +1,6 @@
-// Digests of weights and of what identifies a model: XXH3, 64 and 128 bits (xxhash stays in digest.c).
-// A digest's bytes never depend on struct padding, pointers or the machine: numbers go in little-endian, one field at a time.
-// One digest belongs to one thread; no allocation.
+// Digests of weights and of everything that identifies a model: XXH3, 64 and 128 bits. xxhash is used in digest.c only.
+// The input never depends on struct padding, pointers or the machine: numbers are added little-endian, one field at a time.
+// A digest belongs to one thread; no allocation.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_DIGEST_H
 #define EXPERTD_EXPERT_CHECKPOINT_DIGEST_H
 
@@ -20,15 +20,15 @@ void digest_update(struct digest *digest, const void *bytes, size_t count);
 void digest_u32(struct digest *digest, uint32_t value);
 void digest_u64(struct digest *digest, uint64_t value);
 void digest_f32(struct digest *digest, float value);       // its bits
-void digest_text(struct digest *digest, const char *text); // its length, then its bytes: no two sequences of texts run together
+void digest_text(struct digest *digest, const char *text); // its length, then its bytes, so that {"ab", "c"} and {"a", "bc"} differ
 
-// Adds the stored codes of a matrix [n, k] in row-major order, whatever the order they lie in, so that fused, split, transposed and
-// interleaved files agree. scratch: digest_scratch_bytes(source, n, k), for sources whose rows are not contiguous.
+// Adds the elements of a matrix [n, k] in row-major order for any strides of the source, so that fused, split, transposed and
+// interleaved files give the same digest. scratch: digest_scratch_bytes(source, n, k), not 0 for sources that are not K-contiguous.
 void digest_matrix(struct digest *digest, const struct expertd_weight_source *source, size_t n, size_t k, void *scratch);
 size_t digest_scratch_bytes(const struct expertd_weight_source *source, size_t n, size_t k);
 
-// The digest of what came so far; more may follow.
+// The digest so far; more may be added afterwards.
 uint64_t digest_64(const struct digest *digest);
-void digest_128(const struct digest *digest, uint8_t out[DIGEST_128_BYTES]); // canonical: big-endian
+void digest_128(const struct digest *digest, uint8_t out[DIGEST_128_BYTES]); // in the canonical form, big-endian
 
 #endif

@@ -1,4 +1,5 @@
-// Rows of a matrix that lies by columns, one after another: what is digested in the order of rows, whatever the file's order.
+// Reads rows of a matrix that a file stores transposed: a blocked transpose, for digests, which cover row-major order.
+// Private to expert/checkpoint/.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_GATHERED_ROWS_H
 #define EXPERTD_EXPERT_CHECKPOINT_GATHERED_ROWS_H
 
@@ -6,11 +7,11 @@
 
 #include "expertd/kernels/weights.h"
 
-// Of a matrix of n rows, as many as are gathered at a time.
+// The most rows for one call of gather_rows, for a matrix of n rows.
 size_t gathered_rows_at_once(size_t n);
 
-// dst[rows][k] = rows [first, first + rows) of the source, at most gathered_rows_at_once. Elements of 2 or 4 bytes, any alignment
-// and strides, as files have them; dst of any alignment.
+// dst[rows][k] = rows [first, first + rows) of the source; rows <= gathered_rows_at_once. Elements of 2 or 4 bytes, any strides,
+// any alignment of source and dst.
 void gather_rows(const struct expertd_weight_source *source, size_t first, size_t rows, size_t k, void *dst);
 
 #endif

@@ -1,4 +1,5 @@
-// Where a model named ORG/NAME lies in the local Hugging Face cache. Nothing is ever fetched.
+#include "expert/checkpoint/hub.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,12 +9,11 @@
 #include <sys/stat.h>
 
 #include "base/regular_file.h"
-#include "expert/model/model.h"
 
 enum { REVISION_BYTES_MAX = 256 };
 
-// Is anything there, be it something that may not be looked at? What it is its opener says.
-static bool is_there(const char *path) {
+// Does the path exist? A path that this process has no permission to read counts as existing; opening it reports the error.
+static bool path_exists(const char *path) {
     struct stat status;
     return stat(path, &status) == 0 || errno == EACCES;
 }
@@ -23,8 +23,8 @@ static bool is_folder(const char *path) {
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// A name of the hub's: letters, digits, '.', '_', '-', and no "..".
-static bool is_plain(const char *text, size_t length) {
+// A name that the hub allows: letters, digits, '.', '_', '-'; no "..", no '.' in front.
+static bool is_hub_name(const char *text, size_t length) {
     static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     if (length == 0 || text[0] == '.' || strspn(text, ALLOWED) < length) {
         return false;
@@ -32,21 +32,21 @@ static bool is_plain(const char *text, size_t length) {
     return memmem(text, length, "..", 2) == NULL;
 }
 
-// ORG/NAME: where the parts are split, NULL where the text is no such name.
+// The slash in ORG/NAME; NULL: the text is not of that form.
 static const char *hub_slash(const char *model) {
     const char *slash = strchr(model, '/');
-    return slash && is_plain(model, (size_t)(slash - model)) && is_plain(slash + 1, strlen(slash + 1)) ? slash : NULL;
+    return slash && is_hub_name(model, (size_t)(slash - model)) && is_hub_name(slash + 1, strlen(slash + 1)) ? slash : NULL;
 }
 
 static FALLIBLE format_path(char *path, size_t bytes, const char *first, const char *middle, const char *last) {
     int length = snprintf(path, bytes, "%s/%s/%s", first, middle, last);
     if (length < 0 || (size_t)length >= bytes) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%.256s/%s/%.256s is longer than a path may be", first, middle, last);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s/%.256s is too long", first, middle, last);
     }
     return OK;
 }
 
-// The commit that refs/main names. *found false where there is no such file.
+// The commit in refs/main. *found false: there is no such file.
 static FALLIBLE read_revision(const char *repository, char revision[REVISION_BYTES_MAX], bool *found) {
     char path[PATH_MAX], *text;
     size_t length;
@@ -61,8 +61,8 @@ static FALLIBLE read_revision(const char *repository, char revision[REVISION_BYT
     memcpy(revision, text, used);
     revision[used] = '\0';
     free(text);
-    if (!is_plain(revision, used)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s names no commit: download the model again", path);
+    if (!is_hub_name(revision, used)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not contain a commit: download the model again", path);
     }
     return OK;
 }
@@ -71,7 +71,7 @@ static bool is_newer(const struct stat *a, const struct stat *b) {
     return a->st_mtim.tv_sec != b->st_mtim.tv_sec ? a->st_mtim.tv_sec > b->st_mtim.tv_sec : a->st_mtim.tv_nsec > b->st_mtim.tv_nsec;
 }
 
-// The snapshot that was written to last; of two at one time, the name tells. *found false where there is none.
+// The most recently modified snapshot; of several with the same time, the one whose name sorts last. *found false: there is none.
 static FALLIBLE newest_snapshot(const char *repository, char revision[REVISION_BYTES_MAX], bool *found) {
     char folder[PATH_MAX], path[PATH_MAX];
     struct stat best = {0};
@@ -80,7 +80,7 @@ static FALLIBLE newest_snapshot(const char *repository, char revision[REVISION_B
     DIR *dir = opendir(folder);
     for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
         struct stat status;
-        if (!is_plain(d->d_name, strlen(d->d_name)) || strlen(d->d_name) >= REVISION_BYTES_MAX ||
+        if (!is_hub_name(d->d_name, strlen(d->d_name)) || strlen(d->d_name) >= REVISION_BYTES_MAX ||
             err_is(format_path(path, sizeof path, repository, "snapshots", d->d_name)) || stat(path, &status) != 0 ||
             !S_ISDIR(status.st_mode)) {
             continue;
@@ -103,7 +103,7 @@ static FALLIBLE resolve_repository(const char *model, const char *repository, ch
     bool found;
     if (!is_folder(repository)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s is neither a folder nor in the local Hugging Face cache: looked for %s; nothing is fetched from here, "
+             "%s is neither a folder nor in the local Hugging Face cache: searched %s; nothing is downloaded automatically, "
              "so download it first (hf download %s)",
              model, repository, model);
     }
@@ -112,11 +112,11 @@ static FALLIBLE resolve_repository(const char *model, const char *repository, ch
         TRY(newest_snapshot(repository, revision, &found));
     }
     if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds no snapshot of %s: download it again (hf download %s)", repository, model, model);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no snapshot of %s: download it again (hf download %s)", repository, model, model);
     }
     TRY(format_path(path, path_bytes, repository, "snapshots", revision));
     if (!is_folder(path)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s/refs/main names %s, which is not among its snapshots: download it again (hf download %s)",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s/refs/main names commit %s, which has no snapshot: download it again (hf download %s)",
              repository, revision, model);
     }
     return OK;
@@ -124,25 +124,25 @@ static FALLIBLE resolve_repository(const char *model, const char *repository, ch
 
 FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes) {
     const char *slash = hub_slash(model);
-    if (is_there(model) || !slash) {
-        if (!is_there(model)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s: a model is a folder, or ORG/NAME of the local Hugging Face cache",
+    if (path_exists(model) || !slash) {
+        if (!path_exists(model)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s: a model is a folder, or ORG/NAME in the local Hugging Face cache",
                  model);
         }
         if (strlen(model) >= path_bytes) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%.256s is longer than a path may be", model);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s is too long", model);
         }
         memcpy(path, model, strlen(model) + 1);
         return OK;
     }
     if (!cache || cache[0] == '\0') {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "there is no folder %s, and no Hugging Face cache to look it up in: set HF_HOME or HF_HUB_CACHE", model);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s, and no Hugging Face cache to search: set HF_HOME or HF_HUB_CACHE",
+             model);
     }
     char repository[PATH_MAX];
     int length = snprintf(repository, sizeof repository, "%s/models--%.*s--%s", cache, (int)(slash - model), model, slash + 1);
     if (length < 0 || (size_t)length >= sizeof repository) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%.256s/models--%.256s is longer than a path may be", cache, model);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/models--%.256s is too long", cache, model);
     }
     return resolve_repository(model, repository, path, path_bytes);
 }

@@ -14,12 +14,13 @@ struct parser {
     bool saw_map;
 };
 
-static FALLIBLE keep_string(struct parser *p, const char **out) {
-    char *kept = p->index->text + p->text_used;
+// Reads a string into index->text.
+static FALLIBLE read_string(struct parser *p, const char **out) {
+    char *string = p->index->text + p->text_used;
     size_t length;
-    TRY(json_reader_string(&p->json, kept, &length));
+    TRY(json_reader_string(&p->json, string, &length));
     p->text_used += length + 1;
-    *out = kept;
+    *out = string;
     return OK;
 }
 
@@ -53,7 +54,7 @@ static FALLIBLE add_entry(struct parser *p, const struct shard_index_entry *entr
 
 static FALLIBLE parse_map(struct parser *p) {
     if (p->saw_map) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map is there twice");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map occurs twice");
     }
     p->saw_map = true;
     TRY(json_reader_expect(&p->json, '{'));
@@ -62,11 +63,11 @@ static FALLIBLE parse_map(struct parser *p) {
     }
     do {
         struct shard_index_entry entry;
-        TRY(keep_string(p, &entry.tensor));
+        TRY(read_string(p, &entry.tensor));
         TRY(json_reader_expect(&p->json, ':'));
-        TRY_IN(keep_string(p, &entry.file), "weight_map");
+        TRY_IN(read_string(p, &entry.file), "weight_map");
         if (!is_plain_name(entry.file)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map puts %.256s into \"%.256s\": the plain name of a file in the folder is wanted",
+            FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map puts %.256s into \"%.256s\": expected the plain name of a file in the folder",
                  entry.tensor, entry.file);
         }
         TRY(add_entry(p, &entry));
@@ -80,7 +81,7 @@ static FALLIBLE parse_top(struct parser *p) {
         do {
             const char *key;
             size_t before = p->text_used;
-            TRY(keep_string(p, &key));
+            TRY(read_string(p, &key));
             bool is_map = strcmp(key, "weight_map") == 0;
             p->text_used = before;
             TRY(json_reader_expect(&p->json, ':'));
@@ -128,7 +129,7 @@ static FALLIBLE list_files(struct shard_index *index) {
         }
     }
     if (index->file_count > SHARD_INDEX_SHARDS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map names %zu files, at most %d are opened", index->file_count,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map names %zu files: at most %d are supported", index->file_count,
              SHARD_INDEX_SHARDS_MAX);
     }
     return OK;

@@ -1,5 +1,5 @@
-// model.safetensors.index.json: which tensor lies in which file of the folder. Only reads the text; trusts nothing in it,
-// total_size least of all. Pure; one owner.
+// model.safetensors.index.json: the file that holds each tensor. Only parses the text; nothing in it is trusted, and total_size is
+// ignored. Pure functions; one owner. Private to expert/checkpoint/.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_SHARD_INDEX_H
 #define EXPERTD_EXPERT_CHECKPOINT_SHARD_INDEX_H
 
@@ -9,7 +9,7 @@
 #include "base/err.h"
 
 enum {
-    SHARD_INDEX_BYTES_MAX = 256 << 20, // Kimi-K2's, the largest known, has 17 MB
+    SHARD_INDEX_BYTES_MAX = 256 << 20, // the largest known, Kimi-K2's, has 17 MB
     SHARD_INDEX_SHARDS_MAX = 4096,
 };
 
@@ -19,18 +19,18 @@ struct shard_index_entry {
 };
 
 struct shard_index {
-    struct shard_index_entry *entries; // ascending by tensor, each once
+    struct shard_index_entry *entries; // ascending by tensor, unique
     size_t count;
-    const char **files; // ascending, each once
+    const char **files; // ascending, unique
     size_t file_count;
-    char *text; // what the names point into
+    char *text; // storage of the names
 };
 
-// EXPERTD_ERR_CHECKPOINT names the entry and the rule.
+// EXPERTD_ERR_CHECKPOINT names the entry and the broken rule.
 FALLIBLE shard_index_parse(const char *text, size_t length, struct shard_index *out);
 void shard_index_deinit(struct shard_index *index); // legal on a zeroed struct
 
-// The place of `file` in files; it must be there.
+// The index of `file`, which must be in `files`.
 size_t shard_index_file(const struct shard_index *index, const char *file);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONVERT "no format of quantised weights that is read here has it so: use the model's BF16 checkpoint"
+#define UNSUPPORTED "this format of quantised weights is not supported: use the model's BF16 checkpoint"
 
 FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint) {
     *finder = (struct tensor_finder){.checkpoint = checkpoint};
@@ -68,25 +68,25 @@ FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisa
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *config = checkpoint_config(finder->checkpoint);
-    const struct config *const places[] = {config, config_text(config)};
+    const struct config *const configs[] = {config, config_text(config)};
     char key[64], method[64];
     text[0] = '\0';
     for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
         snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
-        if (config_value_text(places[i / 2], key, method, sizeof method)) {
+        if (config_value_text(configs[i / 2], key, method, sizeof method)) {
             snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", SECTIONS[i % 2], method);
-        } else if (config_has(places[i / 2], SECTIONS[i % 2])) {
+        } else if (config_has(configs[i / 2], SECTIONS[i % 2])) {
             snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", SECTIONS[i % 2]);
         }
     }
     return text;
 }
 
-// What quantisers put in the place of a tensor "X.weight", or "X" of all experts.
+// Suffixes that quantisers use instead of "X.weight", or instead of "X" of all experts.
 static const char *const QUANTISED_SUFFIXES[] = {".weight_packed", ".qweight",          "_blocks",
                                                  ".weight_scale",  ".weight_scale_inv", ".scale"};
 
-// The tensor that is there in the place of `name`; NULL where none is.
+// The name of a quantised tensor that exists instead of `name`; NULL: none.
 static const char *found_instead(const struct tensor_finder *finder, const char *name) {
     char instead[TENSOR_NAME_MAX];
     size_t length = strlen(name), suffix = strlen(".weight");
@@ -107,7 +107,7 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
     const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
     if (instead) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, %s is there in its place%s: " CONVERT, path,
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
                           name, instead, tensor_quantised_text(finder, quantised));
     }
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name,
@@ -123,9 +123,8 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
         return OK;
     }
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
-    const char *dtype =
-        entry->view.dtype == EXPERTD_DTYPE_NONE ? "of a type that is only stored" : expertd_dtype_name(entry->view.dtype);
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: F32, F16 and BF16 are computed with; " CONVERT,
+    const char *dtype = entry->view.dtype == EXPERTD_DTYPE_NONE ? "of an unsupported dtype" : expertd_dtype_name(entry->view.dtype);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: expected F32, F16 or BF16; " UNSUPPORTED,
          checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
 }
 
@@ -139,14 +138,14 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
     TRY(check_dtype(finder, entry));
     bool first = same_shape(&entry->view, &shapes[0]);
     if (!first && !same_shape(&entry->view, &shapes[1])) {
-        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wanted[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-        expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, wanted[0]);
-        expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, wanted[1]);
-        bool one = strcmp(wanted[0], wanted[1]) == 0;
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, config.json leads to %s%s%s: the two are not of one model",
+        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], expected[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
+        expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);
+        bool one = strcmp(expected[0], expected[1]) == 0;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but config.json requires %s%s%s: the two belong to different models",
              checkpoint_file_of(finder->checkpoint, entry), name,
-             expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), wanted[0], one ? "" : " or ",
-             one ? "" : wanted[1]);
+             expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), expected[0], one ? "" : " or ",
+             one ? "" : expected[1]);
     }
     finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
     finder->taken[i] = true;
@@ -191,7 +190,7 @@ FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint6
     bool ids = view->dtype == EXPERTD_DTYPE_I32 || view->dtype == EXPERTD_DTYPE_I64;
     if (!ids || view->rank != 2 || view->shape[0] == 0 || view->shape[0] > INT32_MAX || view->shape[1] != columns) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s, I32 or I64 of [tokens, %" PRIu64 "] is wanted",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: expected I32 or I64 of [tokens, %" PRIu64 "]",
              checkpoint_file_of(finder->checkpoint, entry), name, expertd_dtype_name(view->dtype),
              expertd_tensor_shape_text(view->shape, view->rank, found), columns);
     }
@@ -201,7 +200,7 @@ FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint6
     return OK;
 }
 
-// The number after the experts' module; false where the name is of no numbered expert.
+// The expert's number in a tensor name; false: the tensor belongs to no numbered expert.
 static bool expert_number(const char *name, const char *experts, unsigned long *number) {
     size_t length = strlen(experts);
     if (strncmp(name, experts, length) != 0 || name[length] != '.' || name[length + 1] < '0' || name[length + 1] > '9') {
@@ -228,12 +227,12 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
             if (number - experts->num_experts < experts->num_identity_experts) {
                 continue;
             }
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is of expert %lu, but config.json says that there are %u", file,
-                 entry->name, number, experts->num_experts);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts",
+                 file, entry->name, number, experts->num_experts);
         }
         tensor_quantised_text(finder, quantised);
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s lies in the MoE block, but its architecture has none of that name%s%s", file,
-             entry->name, quantised, quantised[0] ? ": " CONVERT : ": leaving it out would change the answers");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block, but its architecture has no tensor of that name%s%s", file,
+             entry->name, quantised, quantised[0] ? ": " UNSUPPORTED : ": ignoring it could change the outputs");
     }
     return OK;
 }
@@ -242,7 +241,7 @@ err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *modu
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
     size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
     const char *name = module;
-    // A tensor of a quantised type says more than the others.
+    // Prefer to name a tensor of a quantised dtype, if there is one.
     for (size_t i = checkpoint_lower_bound(finder->checkpoint, module); i < count; i++) {
         const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
         if (strncmp(entry->name, module, length) != 0) {
@@ -256,6 +255,6 @@ err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *modu
         }
     }
     tensor_quantised_text(finder, quantised);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: the experts lie in a layout that is not known here: tensor %s%s%s",
-                      checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " CONVERT : "");
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: the layout of the experts is not supported: tensor %s%s%s",
+                      checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " UNSUPPORTED : "");
 }

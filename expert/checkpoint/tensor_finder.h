@@ -1,5 +1,6 @@
-// Takes tensors out of a checkpoint by name, each checked for shape and dtype, and remembers which were taken: what is left over in
-// an MoE block was not understood. Words every error about a tensor. One owner, during one load; borrows the checkpoint.
+// Takes tensors out of a checkpoint by name, checks shape and dtype, and marks them as taken. A tensor of an MoE block that is not
+// taken in the end is an error (tensor_none_left). All error messages about tensors are written here. One owner, during one load;
+// borrows the checkpoint. Private to expert/.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_TENSOR_FINDER_H
 #define EXPERTD_EXPERT_CHECKPOINT_TENSOR_FINDER_H
 
@@ -9,18 +10,19 @@
 
 #include "base/err.h"
 #include "expert/checkpoint/checkpoint.h"
-#include "expert/checkpoint/layer_tensors.h"
-#include "expert/quantised/quantisation.h"
+#include "expert/checkpoint/vector_source.h"
+#include "expert/config/quantisation.h"
 #include "expertd/base/tensor.h"
+#include "expertd/kernels/weights.h"
 
 enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256 };
 
 struct tensor_finder {
     const struct checkpoint *checkpoint;
     bool *taken;                      // [checkpoint_count]
-    struct quantisation quantisation; // what config.json says; read with the first quantised tensor
+    struct quantisation quantisation; // of config.json; read when the first quantised tensor is taken
     bool quantisation_read;
-    uint64_t bytes; // of all that were taken since the caller last set it to 0
+    uint64_t bytes; // of the tensors taken since the caller last set it to 0
 };
 
 struct tensor_shape {
@@ -31,52 +33,52 @@ struct tensor_shape {
 FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint);
 void tensor_finder_deinit(struct tensor_finder *finder); // legal on a zeroed struct
 
-// printf into a name; EXPERTD_ERR_CHECKPOINT where it does not fit.
+// Formats a name like printf. EXPERTD_ERR_CHECKPOINT: it does not fit.
 FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 bool tensor_exists(const struct tensor_finder *finder, const char *name);
-// The tensor of that name, of any dtype and shape; NULL where there is none. Not taken by this.
+// Finds a tensor of any dtype and shape, and does not take it. NULL: there is none.
 const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name);
-// Takes a tensor that was looked at.
+// Marks a tensor returned by tensor_look as taken.
 void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry);
 
-// The first name that begins with `prefix`, NULL where none does.
+// The first name that begins with `prefix`; NULL: none.
 const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix);
 
-// Takes a tensor of F32, F16 or BF16 elements. EXPERTD_ERR_CHECKPOINT: it is missing (what lies there in its place is named, and
-// the quantisation), quantised, or of another shape than config.json leads to.
+// Takes a tensor of F32, F16 or BF16 elements. EXPERTD_ERR_CHECKPOINT: it is missing (the message names a quantised tensor that
+// exists instead), quantised, or of another shape.
 FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struct tensor_shape *shape,
                      const struct safetensors_entry **out);
-// The same, in two forms of the shape: *which is 0 or 1.
+// The same with two permitted shapes; *which is the index of the one found.
 FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
                             const struct safetensors_entry **out);
 
-// A vector [n]; [1, n] is the same.
+// A vector [n] or [1, n].
 FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out);
 // A matrix [n, k].
 FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
                             struct expertd_weight_source *out);
-// A table of ids [rows, columns], I32 or I64, of any number of rows but 0.
+// A table of ids [rows, columns], I32 or I64, with at least one row.
 FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out);
 
-// The experts' module, and how its numbers run: below num_experts those that compute, then those that are the identity.
-// transformers saves weights of the latter too, which nothing reads.
+// The experts' module and how its experts are numbered: num_experts experts with weights, then num_identity_experts identity
+// experts. transformers saves weights for identity experts too; these tensors are ignored.
 struct expert_numbers {
     const char *module;
     uint32_t num_experts, num_identity_experts;
 };
 
-// Every tensor whose name begins with `block` was taken, or is an identity expert's. EXPERTD_ERR_CHECKPOINT names the first that
-// was not.
+// EXPERTD_ERR_CHECKPOINT: a tensor whose name begins with `block` was not taken (the message names the first). Tensors of identity
+// experts are exempt.
 FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts);
 
-// config.json's say, read once. EXPERTD_ERR_CHECKPOINT as quantisation_read.
+// The quantisation section of config.json, cached. Errors as quantisation_read.
 FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out);
-// " (quantization_config says quant_method fp8)", or "", into text; returns text.
+// For messages: " (quantization_config says quant_method fp8)", or "" without such a section; returns text.
 enum { TENSOR_QUANTISED_TEXT_MAX = 128 };
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]);
 
-// The experts below `module` ("...mlp.experts.") are there, but in no known layout.
+// The error for experts below `module` ("...mlp.experts.") that are stored in no supported layout.
 err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module);
 
 #endif

@@ -12,7 +12,7 @@
 #include "expert/device/device_weights.h"
 #include "shard/exchange.h"
 
-// A GPU takes milliseconds for a batch; a simulated one computes it inside the call.
+// A GPU computes a batch within milliseconds; a simulated device computes it inside the call.
 #define EXCHANGE_TIMEOUT_NS ((int64_t)10 * NS_PER_S)
 #define JOIN_TIMEOUT_NS ((int64_t)60 * NS_PER_S) // NCCL's bootstrap takes seconds, more on a machine with many GPUs
 
@@ -25,10 +25,10 @@ static FALLIBLE reserve_scratch(struct device_engine *d, uint32_t device) {
     return OK;
 }
 
-// Tiles over all tokens in order, as one group. A batch uses the first ones; its number of rows cuts the last.
+// Writes tiles over max_tokens consecutive rows as one group. A batch uses the first ones; its number of rows ends the last.
 static FALLIBLE write_token_tiles(const struct device_engine *d) {
     int32_t tokens = (int32_t)d->engine->limits.max_tokens;
-    struct expertd_device_tile *tiles = device_message_most(d->engine->message, d->engine->model, &d->engine->limits).tiles;
+    struct expertd_device_tile *tiles = device_message_max(d->engine->message, d->engine->model, &d->engine->limits).tiles;
     for (int v = 0; v < EXPERTD_DEVICE_VARIANTS; v++) {
         uint32_t count = device_cut_tiles(&tokens, 1, 0, device_variant_rows((enum expertd_device_variant)v), tiles);
         EXPERTD_DEVICES_CALL(d->devices, 0, copy, EXPERTD_DEVICE_UPLOAD, d->scratch[0].token_tiles[v], tiles,
@@ -38,7 +38,8 @@ static FALLIBLE write_token_tiles(const struct device_engine *d) {
     return OK;
 }
 
-static FALLIBLE learn_variants(const struct device_engine *d) {
+// Finds the kernel variants that may compute each layer.
+static FALLIBLE find_variants(const struct device_engine *d) {
     const struct model *model = d->engine->model;
     enum expertd_dtype dtype = model->compute_dtype;
     const struct expertd_device_variants *device = dtype == EXPERTD_DTYPE_F32 ? &d->devices->facts.f32 : &d->devices->facts.bf16;
@@ -58,7 +59,7 @@ static FALLIBLE learn_variants(const struct device_engine *d) {
     return OK;
 }
 
-// The weights stay in the host's memory and are copied to the devices.
+// Copies a loaded model's weights to the devices. The host keeps its own.
 static FALLIBLE take_loaded(struct device_engine *d) {
     struct device_weights_options options = {
         .devices = d->devices, .max_batch_tokens = d->engine->limits.max_tokens, .max_top_k = d->engine->limits.max_top_k};
@@ -69,7 +70,7 @@ static FALLIBLE take_loaded(struct device_engine *d) {
 
 static FALLIBLE reserve_on_devices(struct device_engine *d) {
     struct engine *engine = d->engine;
-    TRY(learn_variants(d));
+    TRY(find_variants(d));
     if (!d->weights) {
         TRY(take_loaded(d));
     }
@@ -84,12 +85,12 @@ static FALLIBLE reserve_on_devices(struct device_engine *d) {
 // ---- sizes
 
 static size_t message_bytes(const struct engine *engine) {
-    return device_message_most(NULL, engine->model, &engine->limits).bytes;
+    return device_message_max(NULL, engine->model, &engine->limits).bytes;
 }
 
 static void lay_out_pinned(struct scratch_layout *layout, const struct engine *engine, struct batch_input *in) {
     size_t tokens = engine->limits.max_tokens;
-    in->staging = scratch_piece(layout, device_landing_bytes(engine->model, tokens));
+    in->staging = scratch_piece(layout, device_raw_bytes(engine->model, tokens));
     in->outputs = scratch_piece(layout, tokens * engine->model->max_hidden_size * sizeof(float));
 }
 
@@ -117,7 +118,7 @@ static uint64_t untouched(const struct engine *engine) {
 static FALLIBLE open(struct engine *engine, const struct engine_options *options) {
     struct device_engine *d = calloc(1, sizeof *d);
     if (!d) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine of devices");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine on devices");
     }
     engine->device = d;
     d->engine = engine;
@@ -127,7 +128,7 @@ static FALLIBLE open(struct engine *engine, const struct engine_options *options
     d->first_tile = calloc(engine->model->ranks + 1, sizeof *d->first_tile);
     d->variant = calloc(engine->model->ranks, sizeof *d->variant);
     if (!d->variants || !d->first_tile || !d->variant) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine of devices");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine on devices");
     }
     return OK;
 }
@@ -177,14 +178,15 @@ static uint64_t device_bytes(const struct engine *engine) {
     return bytes;
 }
 
-static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX, "device_variants_text writes it");
+static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX,
+              "device_variants_text writes up to DEVICE_VARIANTS_TEXT_MAX bytes");
 
 static const char *variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
     return device_variants_text(&engine->device->variants[layer].experts, text);
 }
 
-static void move_room(const struct engine *engine, size_t layer, uint32_t *room) {
-    device_moves_room(engine->device->weights, layer, engine->model->ranks, room);
+static void move_free_slots(const struct engine *engine, size_t layer, uint32_t *free_slots) {
+    device_moves_free_slots(engine->device->weights, layer, engine->model->ranks, free_slots);
 }
 
 static FALLIBLE move_prepare(struct engine *engine, size_t layer, const struct shards *from, struct shards *to) {
@@ -209,7 +211,7 @@ const struct engine_backend device_backend = {
     .untouched = untouched,
     .device_bytes = device_bytes,
     .variants = variants,
-    .move_room = move_room,
+    .move_free_slots = move_free_slots,
     .move_prepare = move_prepare,
     .move_finish = move_finish,
 };

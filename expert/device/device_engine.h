@@ -1,4 +1,4 @@
-// The engine on devices (GPUs, or simulated ones): reserves memory for batches and computes them there. Private to expert/.
+// The backend that computes batches on devices, GPUs or simulated ones (engine_backend.h). Private to expert/.
 #ifndef EXPERTD_EXPERT_DEVICE_DEVICE_ENGINE_H
 #define EXPERTD_EXPERT_DEVICE_DEVICE_ENGINE_H
 

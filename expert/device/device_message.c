@@ -26,7 +26,8 @@ struct device_message device_message_in(void *memory, const struct device_messag
     return m;
 }
 
-// The last tile of a group may hold one row; a group without rows has no tile. At least the tiles over all tokens as one group.
+// Each group's last tile may be partly empty; a group without rows has no tile. write_token_tiles needs space for the tiles over
+// all tokens as one group.
 size_t device_message_tiles(const struct layer_limits *limits, const struct model *model) {
     size_t groups = (size_t)model->max_experts * model->ranks,
            tokens = device_tiles_over(limits->max_tokens, DEVICE_TILE_ROWS_LEAST);
@@ -35,7 +36,7 @@ size_t device_message_tiles(const struct layer_limits *limits, const struct mode
     return most > tokens ? most : tokens;
 }
 
-struct device_message device_message_most(void *memory, const struct model *model, const struct layer_limits *limits) {
+struct device_message device_message_max(void *memory, const struct model *model, const struct layer_limits *limits) {
     struct layer_sizes sizes = layer_sizes_of(model);
     struct device_message_counts most = {
         .choices = limits->max_choices,

@@ -4,16 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An expert's place.
-struct place {
+// The slot in device memory that holds an expert.
+struct expert_slot {
     uint32_t rank, slot;
 };
 
-void device_moves_room(const struct device_weights *w, size_t layer, uint32_t ranks, uint32_t *room) {
+void device_moves_free_slots(const struct device_weights *w, size_t layer, uint32_t ranks, uint32_t *free_slots) {
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        room[rank] = 0;
+        free_slots[rank] = 0;
         for (uint32_t s = 0; s < w->layers[layer].ranks[rank].slots; s++) {
-            room[rank] += !w->layers[layer].taken[rank][s];
+            free_slots[rank] += !w->layers[layer].taken[rank][s];
         }
     }
 }
@@ -28,25 +28,27 @@ void device_moves_finish(struct device_weights *w, size_t layer, const struct sh
     }
 }
 
-static struct device_lane lane_of(const struct device_weights *w, uint32_t ranks, uint32_t rank) {
-    return (struct device_lane){.devices = w->movers,
-                                .device = expertd_device_of_rank(w->movers, ranks, rank),
-                                .staging = w->move_staging.base,
-                                .staging_bytes = w->move_staging.bytes};
+static struct device_staging staging_of(const struct device_weights *w, uint32_t ranks, uint32_t rank) {
+    return (struct device_staging){.devices = w->move_devices,
+                                   .device = expertd_device_of_rank(w->move_devices, ranks, rank),
+                                   .memory = w->move_staging.base,
+                                   .bytes = w->move_staging.bytes};
 }
 
-static FALLIBLE copy_expert(const struct device_weights *w, size_t layer, uint32_t ranks, struct place from, struct place to) {
+static FALLIBLE copy_expert(const struct device_weights *w, size_t layer, uint32_t ranks, struct expert_slot from,
+                            struct expert_slot to) {
     const struct device_experts *all = w->layers[layer].ranks;
-    struct device_lane source = lane_of(w, ranks, from.rank), lane = lane_of(w, ranks, to.rank);
+    struct device_staging source = staging_of(w, ranks, from.rank), staging = staging_of(w, ranks, to.rank);
     uint64_t want, got;
     TRY(device_experts_digest(&all[from.rank], from.slot, &source, &want));
-    TRY(device_experts_copy(&all[to.rank], to.slot, &lane, &all[from.rank], from.slot, &source));
-    TRY(device_experts_digest(&all[to.rank], to.slot, &lane, &got));
+    TRY(device_experts_copy(&all[to.rank], to.slot, &staging, &all[from.rank], from.slot, &source));
+    TRY(device_experts_digest(&all[to.rank], to.slot, &staging, &got));
     if (got != want) {
         FAIL(EXPERTD_ERR_IO,
              "the copy on %s device %u has digest %016" PRIx64 ", its source on device %u %016" PRIx64
-             ": memory is not to be trusted",
-             w->movers->table->kind, w->movers->numbers[lane.device], got, w->movers->numbers[source.device], want);
+             ": memory of one of them is faulty: check both with nvidia-smi -q -d ECC",
+             w->move_devices->table->kind, w->move_devices->numbers[staging.device], got, w->move_devices->numbers[source.device],
+             want);
     }
     return OK;
 }
@@ -59,21 +61,21 @@ static FALLIBLE take_slot(const struct device_weights *w, size_t layer, uint32_t
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_NOMEM, "rank %u has no free slot on its device: raise move_bytes_max, by which they are reserved at the start",
-         rank);
+    FAIL(EXPERTD_ERR_NOMEM,
+         "shard %u has no free slot on its device: raise move_bytes_max, which sets the number of slots reserved at start", rank);
 }
 
-// Expert of slot `slot` of rank `rank` in the new set.
-static FALLIBLE place_expert(struct device_weights *w, size_t layer, const struct shards *from, struct shards *to, uint32_t rank,
-                             uint32_t slot) {
+// Sets to->device_slots[slot], of rank `rank`: the slot that already holds the expert, or a free one after a copy.
+static FALLIBLE provide_expert(struct device_weights *w, size_t layer, const struct shards *from, struct shards *to, uint32_t rank,
+                               uint32_t slot) {
     uint32_t expert = to->placement->rank_experts[slot], before = placement_slot(from->placement, rank, expert);
     if (before != PLACEMENT_NO_SLOT) {
         to->device_slots[slot] = from->device_slots[before];
         return OK;
     }
     uint32_t holder = from->placement->holder_first[expert];
-    struct place source = {from->placement->holders[holder], from->device_slots[from->placement->holder_slots[holder]]};
-    struct place target = {.rank = rank};
+    struct expert_slot source = {from->placement->holders[holder], from->device_slots[from->placement->holder_slots[holder]]};
+    struct expert_slot target = {.rank = rank};
     TRY(take_slot(w, layer, rank, &target.slot));
     TRY_IN(copy_expert(w, layer, from->placement->ranks, source, target), "expert %u to shard %u", expert, rank);
     to->device_slots[slot] = target.slot;
@@ -81,7 +83,7 @@ static FALLIBLE place_expert(struct device_weights *w, size_t layer, const struc
 }
 
 FALLIBLE device_moves_prepare(struct device_weights *w, size_t layer, const struct shards *from, struct shards *to) {
-    w->movers->timeout_ns = w->options.devices->timeout_ns; // known since an engine is there
+    w->move_devices->timeout_ns = w->options.devices->timeout_ns; // the engine set it after `move_devices` were opened
     const struct placement *placement = to->placement;
     to->device_slots = calloc(placement->copies, sizeof *to->device_slots);
     if (!to->device_slots) {
@@ -89,7 +91,7 @@ FALLIBLE device_moves_prepare(struct device_weights *w, size_t layer, const stru
     }
     for (uint32_t rank = 0; rank < placement->ranks; rank++) {
         for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
-            err_t e = place_expert(w, layer, from, to, rank, s);
+            err_t e = provide_expert(w, layer, from, to, rank, s);
             if (err_is(e)) {
                 device_moves_finish(w, layer, from);
                 return e;

@@ -23,8 +23,8 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
     return needs;
 }
 
-// F32 is the largest, at four bytes an element: an F8 row and its scales, one for 128 elements, take less even with both aligned.
-size_t device_landing_bytes(const struct model *model, size_t tokens) {
+// F32 rows are the largest. An F8 row with its scales, one for 128 elements, is smaller even if both are aligned.
+size_t device_raw_bytes(const struct model *model, size_t tokens) {
     size_t row = (model->max_hidden_size * sizeof(float) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
     return tokens * (row + ROW_ALIGN);
 }
@@ -46,10 +46,10 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
         s->tiles = piece(s, device_message_tiles(limits, model) * sizeof *s->tiles);
         return;
     }
-    s->message = piece(s, device_message_most(NULL, model, limits).bytes);
+    s->message = piece(s, device_message_max(NULL, model, limits).bytes);
     for (unsigned i = 0; i < BATCH_INPUTS; i++) {
         s->hidden[i] = piece(s, tokens * row);
-        s->raw[i] = piece(s, device_landing_bytes(model, tokens));
+        s->raw[i] = piece(s, device_raw_bytes(model, tokens));
         s->out[i] = piece(s, tokens * model->max_hidden_size * sizeof(float));
     }
     s->expanded = piece(s, needs->weighs_inputs ? choices * row : 0);

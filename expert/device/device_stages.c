@@ -27,9 +27,9 @@ static FALLIBLE upload(const struct device_engine *d, uint32_t device, void *to,
     return OK;
 }
 
-// Rows in order, as one group.
-static struct expertd_device_rows rows_in_order(const struct batch *b, const void *data, size_t count,
-                                                enum expertd_device_variant variant) {
+// Consecutive rows as one group.
+static struct expertd_device_rows consecutive_rows(const struct batch *b, const void *data, size_t count,
+                                                   enum expertd_device_variant variant) {
     return (struct expertd_device_rows){.dtype = dtype_of(b),
                                         .data = data,
                                         .stride = b->in->hidden_stride,
@@ -39,14 +39,14 @@ static struct expertd_device_rows rows_in_order(const struct batch *b, const voi
                                         .rows = (uint32_t)count};
 }
 
-// The variant for logits and gates: fmas for every dtype, with equal bits in every tile. A sum is one chain of fmas, so a small
-// tile takes as long as a large one: small tiles while all of them run at once.
+// The variant for logits and gates. They use fma for every dtype; its bits do not depend on the tile size. Each sum is one chain of
+// fmas, so a small tile takes as long as a large one. Small tiles are faster as long as all of them run at the same time.
 static enum expertd_device_variant fma_for(size_t rows, size_t columns) {
     const size_t tile = device_variant_rows(EXPERTD_DEVICE_FMA_16), AT_ONCE = 512; // four on each of 128 multiprocessors
     return (rows + tile - 1) / tile * ((columns + tile - 1) / tile) <= AT_ONCE ? EXPERTD_DEVICE_FMA_16 : EXPERTD_DEVICE_FMA_64;
 }
 
-// The batch's message in `memory`: the host's, or the first device's.
+// The batch's message in `memory`, which is the host's or the first device's.
 static struct device_message message_in(const struct batch *b, void *memory) {
     struct device_message_counts counts = {
         .choices = b->tokens * b->top_k,
@@ -57,17 +57,17 @@ static struct device_message message_in(const struct batch *b, void *memory) {
     return device_message_in(memory, &counts);
 }
 
-static struct device_message host_message(const struct batch *b) {
+static struct device_message host_side_message(const struct batch *b) {
     return message_in(b, b->engine->message);
 }
 
-static struct device_message device_copy(const struct batch *b) {
+static struct device_message device_side_message(const struct batch *b) {
     return message_in(b, b->engine->device->scratch[0].message);
 }
 
 // ---- route
 
-// A router that hashes tokens: the host looks the experts up, the device computes their weights.
+// For layers that need token_ids: the host looks the experts up and uploads them; the device computes their weights.
 static FALLIBLE look_up(const struct batch *b, const struct layer_request *requests, const struct router_args *args, int32_t *ids) {
     struct router_args each = *args;
     size_t end = args->tokens * b->top_k;
@@ -79,7 +79,7 @@ static FALLIBLE look_up(const struct batch *b, const struct layer_request *reque
     return upload(b->engine->device, 0, ids, args->ids, end * sizeof *ids);
 }
 
-// The device's choices for to->tokens. Those of a whole batch come in one copy, since the weights follow the ids.
+// Downloads the device's choices for to->tokens. A complete batch takes one copy, since the weights follow the ids in memory.
 static FALLIBLE download_choices(const struct batch *b, const struct expertd_device_choose *from, const struct router_args *to) {
     const struct expertd_devices *devices = b->engine->devices;
     size_t ids = to->tokens * b->top_k * sizeof *to->ids, weights = to->tokens * b->top_k * sizeof *to->weights;
@@ -92,16 +92,16 @@ static FALLIBLE download_choices(const struct batch *b, const struct expertd_dev
     return OK;
 }
 
-// The layer's own router on the device, over args->tokens tokens of consecutive requests.
+// Runs the layer's router on the device over args->tokens tokens of consecutive requests.
 static FALLIBLE route_on_device(struct batch *b, const struct layer_request *requests, const struct router_args *args) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct device_layer *layer = layer_of(b);
-    struct device_message there = device_copy(b);
+    struct device_message on_device = device_side_message(b);
     size_t first = (size_t)(args->ids - b->ids), token = first / b->top_k;
     struct expertd_device_logits logits = {
-        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens,
-                              fma_for(args->tokens, layer->router.n)),
+        .rows = consecutive_rows(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens,
+                                 fma_for(args->tokens, layer->router.n)),
         .weights = layer->router,
         .bias = layer->router_bias,
         .out = s->logits + token * layer->router.n,
@@ -112,8 +112,8 @@ static FALLIBLE route_on_device(struct batch *b, const struct layer_request *req
         .tokens = (uint32_t)args->tokens,
         .columns = (uint32_t)b->top_k,
         .chosen = args->layer->params.needs_token_ids,
-        .ids = there.ids + first,
-        .weights = there.weights + first,
+        .ids = on_device.ids + first,
+        .weights = on_device.weights + first,
     };
     choose.routing.selection_bias = layer->selection_bias;
     if (choose.chosen) {
@@ -124,13 +124,13 @@ static FALLIBLE route_on_device(struct batch *b, const struct layer_request *req
     return download_choices(b, &choose, args);
 }
 
-// The device's router does not read rows that only the host has.
+// Routers that read router_input run on the host, which normalises those rows.
 static bool is_routed_on_device(const struct batch *b, const struct layer_request *request) {
     return request->source == ROUTING_OWN && !b->layer->params.needs_router_input;
 }
 
-// Consecutive requests from `first` on that the device routes in one go; 0 where the host routes the first one.
-static size_t routed_on_device(const struct batch *b, size_t first) {
+// The number of consecutive requests, starting at `first`, that the device routes together; 0 if the host routes request `first`.
+static size_t count_routed_on_device(const struct batch *b, size_t first) {
     size_t count = 0;
     while (first + count < b->count && is_routed_on_device(b, &b->requests[first + count])) {
         count++;
@@ -142,7 +142,7 @@ static FALLIBLE route(struct batch *b) {
     size_t first = 0, r = 0;
     TRY(device_input_convert(b));
     while (r < b->count) {
-        size_t count = routed_on_device(b, r);
+        size_t count = count_routed_on_device(b, r);
         if (count == 0) {
             TRY(batch_route_on_host(b, &b->requests[r], first));
             count = 1;
@@ -156,7 +156,7 @@ static FALLIBLE route(struct batch *b) {
     return exchange_wait(b->engine->exchange); // the plan reads the device's choices
 }
 
-// Layers with latent experts are refused where a model is loaded for devices.
+// Loading a model for devices refuses layers with latent experts.
 static FALLIBLE project(struct batch *b) {
     (void)b;
     FAIL(EXPERTD_ERR_INTERNAL, "latent experts on a device");
@@ -174,9 +174,10 @@ static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) 
         d->first_tile[rank] = count;
         count +=
             device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]), tiles + count);
+        // The plan numbers a rank's experts in placement order; on the device each has its slot.
         const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
         for (uint32_t i = d->first_tile[rank]; i < count; i++) {
-            tiles[i].group = slots[tiles[i].group]; // the device's slot of that expert
+            tiles[i].group = slots[tiles[i].group];
         }
     }
     d->first_tile[ranks] = count;
@@ -186,7 +187,7 @@ static uint32_t device_of(const struct batch *b, uint32_t rank) {
     return expertd_device_of_rank(b->engine->devices, b->shards->placement->ranks, rank);
 }
 
-// The first tile of the device's ranks; ranks of one device are consecutive.
+// Index of the first tile of the device's ranks, which are consecutive.
 static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
     uint32_t rank = 0;
     while (rank < b->shards->placement->ranks && device_of(b, rank) < device) {
@@ -195,7 +196,7 @@ static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
     return b->engine->device->first_tile[rank];
 }
 
-// The batch's arrays, in the order of the message.
+// Fills the host's message, except the ids and weights, which route has written already.
 static void write_message(const struct batch *b, const struct device_message *m) {
     const struct plan *plan = &b->engine->plan;
     memcpy(m->choice_row, plan->choice_row, b->tokens * b->top_k * sizeof *m->choice_row);
@@ -208,15 +209,17 @@ static void write_message(const struct batch *b, const struct device_message *m)
     cut_tiles(b, m->tiles);
 }
 
-// To the first device, with its own tiles only. Choices that the device made itself are not sent back.
-static FALLIBLE upload_message(const struct batch *b, const struct device_message *here, const struct device_message *there) {
-    const void *from = b->routed_on_host ? (const void *)here->ids : here->choice_row;
-    void *to = b->routed_on_host ? (void *)there->ids : there->choice_row;
-    const struct expertd_device_tile *end = here->tiles + first_tile_of(b, 1);
+// Sends the message to the first device, with that device's tiles only. If the device computed all choices, the ids and weights are
+// omitted.
+static FALLIBLE upload_message(const struct batch *b, const struct device_message *on_host,
+                               const struct device_message *on_device) {
+    const void *from = b->routed_on_host ? (const void *)on_host->ids : on_host->choice_row;
+    void *to = b->routed_on_host ? (void *)on_device->ids : on_device->choice_row;
+    const struct expertd_device_tile *end = on_host->tiles + first_tile_of(b, 1);
     return upload(b->engine->device, 0, to, from, (size_t)((const char *)end - (const char *)from));
 }
 
-// The tiles of every other device, at the same indices.
+// Sends each other device its tiles, at the same indices.
 static FALLIBLE upload_tiles(const struct batch *b, const struct expertd_device_tile *tiles) {
     const struct device_engine *d = b->engine->device;
     for (uint32_t device = 1; device < d->devices->count; device++) {
@@ -226,8 +229,8 @@ static FALLIBLE upload_tiles(const struct batch *b, const struct expertd_device_
     return OK;
 }
 
-// Weights on the input: an expert reads round_D(w * x), one row per choice.
-static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message *there) {
+// For layers with weights on the input: the row of each choice is round_D(w * x).
+static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message *on_device) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     struct expertd_device_weigh weigh = {
@@ -236,9 +239,9 @@ static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message 
         .stride = b->in->hidden_stride,
         .width = b->layer->params.hidden_size,
         .rows = (uint32_t)b->engine->plan.rows,
-        .token = there->row_token,
-        .choice = there->row_choice,
-        .weights = there->weights,
+        .token = on_device->row_token,
+        .choice = on_device->row_choice,
+        .weights = on_device->weights,
         .out = s->expanded,
     };
     if (weigh.rows > 0) {
@@ -249,27 +252,27 @@ static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message 
 
 static FALLIBLE dispatch(struct batch *b, struct exchange_batch *out) {
     const struct device_scratch *s = &b->engine->device->scratch[0];
-    struct device_message here = host_message(b), there = device_copy(b);
-    write_message(b, &here);
-    TRY(upload_message(b, &here, &there));
-    TRY(upload_tiles(b, here.tiles));
-    out->row_token = there.row_token;
+    struct device_message on_host = host_side_message(b), on_device = device_side_message(b);
+    write_message(b, &on_host);
+    TRY(upload_message(b, &on_host, &on_device));
+    TRY(upload_tiles(b, on_host.tiles));
+    out->row_token = on_device.row_token;
     out->hidden = out->expanded ? s->expanded : s->hidden[b->slot];
-    return out->expanded ? weigh_inputs(b, &there) : OK;
+    return out->expanded ? weigh_inputs(b, &on_device) : OK;
 }
 
 // ---- experts
 
-// One feed-forward network over rows that are cut into tiles.
+// A feed-forward network over rows that are cut into tiles: the experts of a rank, or the shared expert.
 struct network {
     uint32_t device;
     const struct device_experts *weights;
     const struct expertd_activation *activation;
     uint32_t width; // I
     struct expertd_device_rows rows;
-    char *inner; // the device's scratch
+    char *inner; // scratch on the device
     void *results;
-    const float *row_scale;
+    const float *row_scale; // of each result row, or NULL
 };
 
 static FALLIBLE run_network(const struct batch *b, const struct network *n) {
@@ -302,7 +305,7 @@ static FALLIBLE run_network(const struct batch *b, const struct network *n) {
 }
 
 static const struct expertd_device_tile *tiles_on(const struct batch *b, uint32_t device) {
-    return device > 0 ? b->engine->device->scratch[device].tiles : device_copy(b).tiles;
+    return device > 0 ? b->engine->device->scratch[device].tiles : device_side_message(b).tiles;
 }
 
 static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
@@ -335,7 +338,7 @@ static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
 
 static FALLIBLE experts(struct batch *b) {
     for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
-        TRY_IN(rank_experts(b, rank), "rank %u", rank);
+        TRY_IN(rank_experts(b, rank), "shard %u", rank);
     }
     return OK;
 }
@@ -349,18 +352,18 @@ static FALLIBLE shared_experts(struct batch *b) {
         .weights = &layer_of(b)->shared,
         .activation = &p->shared_activation,
         .width = p->shared_intermediate_size,
-        .rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
+        .rows = consecutive_rows(b, s->hidden[b->slot], b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
         .inner = s->shared_inner,
         .results = s->shared,
         .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
     };
-    network.rows.index = device_copy(b).shared_tokens;
+    network.rows.index = device_side_message(b).shared_tokens;
     if (network.row_scale) {
-        struct expertd_device_logits gate = {.rows =
-                                                 rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
-                                             .weights = layer_of(b)->shared_gate,
-                                             .sigmoid = 1,
-                                             .out = s->shared_scale};
+        struct expertd_device_logits gate = {
+            .rows = consecutive_rows(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
+            .weights = layer_of(b)->shared_gate,
+            .sigmoid = 1,
+            .out = s->shared_scale};
         gate.rows.index = network.rows.index;
         EXPERTD_DEVICES_CALL(d->devices, 0, logits, &gate);
     }
@@ -373,7 +376,7 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct layer_params *p = &b->layer->params;
-    struct device_message there = device_copy(b);
+    struct device_message on_device = device_side_message(b);
     size_t stride = b->in->hidden_stride, choice = token * b->top_k;
     struct expertd_device_combine sum = {
         .width = p->hidden_size,
@@ -382,13 +385,13 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .dtype = dtype_of(b),
         .stride = stride,
         .rows = exchange_result(b->engine->exchange, 0),
-        .choice_row = there.choice_row + choice,
-        .ids = there.ids + choice,
-        .weights = p->weights_on_input ? NULL : there.weights + choice,
+        .choice_row = on_device.choice_row + choice,
+        .ids = on_device.ids + choice,
+        .weights = p->weights_on_input ? NULL : on_device.weights + choice,
         .hidden = s->hidden[b->slot] + token * stride,
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = s->shared,
-        .shared_rows = there.shared_rows + token,
+        .shared_rows = on_device.shared_rows + token,
         .bias = request->shared ? layer_of(b)->output_bias : NULL,
         .averaged = p->shared == SHARED_AVERAGE,
         .output_dtype = request->output_dtype,
@@ -402,7 +405,7 @@ static size_t output_bytes(const struct batch *b, const struct layer_request *re
     return request->tokens * b->layer->params.hidden_size * expertd_dtype_size(request->output_dtype);
 }
 
-// Padded, so that the next output is aligned; never more than F32 takes.
+// Padded so that the next output is aligned. Never more than for F32.
 static size_t padded_output_bytes(const struct batch *b, const struct layer_request *request) {
     return (output_bytes(b, request) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
 }

@@ -1,5 +1,5 @@
-// The stages of a batch on devices. Each works from and into the engine's arrays; those that devices access are pinned. A stage
-// puts work into the devices' streams; the host waits twice: for the routes, and for the outputs. Private to expert/.
+// The stages of a batch on devices (stages.h). A stage enqueues work on the devices' streams. The host waits twice per batch: for
+// the routes, which the plan needs, and for the outputs. Arrays that devices access are pinned. Private to expert/.
 #ifndef EXPERTD_EXPERT_DEVICE_DEVICE_STAGES_H
 #define EXPERTD_EXPERT_DEVICE_DEVICE_STAGES_H
 

@@ -1,5 +1,5 @@
-// The state of an engine on devices: scratch, weights, and the kernel variants that may compute each layer's products. Private to
-// expert/; used by the engine's thread.
+// The state of an engine on devices: scratch, weights, and each layer's kernel variants. Used by the engine's thread. Private to
+// expert/.
 #ifndef EXPERTD_EXPERT_DEVICE_DEVICE_STATE_H
 #define EXPERTD_EXPERT_DEVICE_DEVICE_STATE_H
 
@@ -17,9 +17,9 @@ struct device_engine {
     struct engine *engine;
     struct expertd_devices *devices;
     struct device_weights *weights;
-    bool owns_weights;
+    bool owns_weights; // create copied them from the host; close destroys them
     struct device_scratch scratch[EXPERTD_DEVICES_MAX];
-    bool pinned;
+    bool pinned;                          // the engine's pinned memory is registered with the devices
     struct layer_variants *variants;      // [model->num_layers]
     uint32_t *first_tile;                 // [ranks + 1] index of each rank's first tile in the batch
     enum expertd_device_variant *variant; // [ranks] the variant that the rank's tiles are cut for

@@ -10,7 +10,7 @@
 #include "expertd/kernels/quantised.h"
 #include "shard/exchange.h"
 
-// ---- what fits
+// ---- checks
 
 static bool same_format(const struct expertd_packed_weights *a, const struct expertd_packed_weights *b) {
     const struct expertd_quantised_format *f = a->format, *g = b->format;
@@ -20,7 +20,7 @@ static bool same_format(const struct expertd_packed_weights *a, const struct exp
     return expertd_quantised_format_equal(f, g);
 }
 
-// Gate and up are multiplied together; rows have one width.
+// Refuses layers that devices cannot compute. One kernel multiplies gate and up, so they need one format; all rows have width H.
 static FALLIBLE check_layers(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
@@ -37,7 +37,7 @@ static FALLIBLE check_layers(const struct model *model) {
         bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
         if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
-                 "layer %u: gate_proj and up_proj are quantised in two ways, which GPUs do not compute with: serve them with "
+                 "layer %u: gate_proj and up_proj have different quantised formats, which GPUs do not compute: serve them with "
                  "--widen, or with --device cpu",
                  layer->params.layer);
         }
@@ -54,7 +54,7 @@ static uint32_t held_by(const struct model_layer *layer, uint32_t rank) {
     return first[rank + 1] - first[rank];
 }
 
-// Slots that each rank of a device has beyond its own experts, in every layer: what spare_bytes gives.
+// The spare slots of each rank of a device, in every layer: as many as fit into spare_bytes.
 static uint32_t spare_slots(const struct device_weights *w, const struct model *model, uint32_t device) {
     uint64_t of_one = 0;
     for (size_t i = 0; i < model->num_layers; i++) {
@@ -98,7 +98,7 @@ static void lay_out_front(struct device_pool *pool, const struct model_layer *la
     }
 }
 
-// All that a device holds; twice, first without memory.
+// Lays out everything that a device holds. Called first without memory, to count the bytes, then with it.
 static void lay_out(struct device_weights *w, const struct model *model, uint32_t device, uint32_t spare,
                     struct device_pool *pool) {
     pool->used = 0;
@@ -134,7 +134,7 @@ static FALLIBLE check_fits(const struct device_weights *w, const struct model *m
         snprintf(links, sizeof links, ", NCCL up to %s", memory_text(nccl, text[4]));
     }
     FAIL(EXPERTD_ERR_NOMEM,
-         "%s device %u (%s): its weights take %s (%s of it for experts that move here), batches of %u tokens %s%s, and it has %s "
+         "%s device %u (%s): its weights take %s (%s of it for experts that move in), batches of %u tokens %s%s, and it has %s "
          "available: serve fewer layers, spread them over more devices, or lower max_batch_tokens",
          devices->table->kind, devices->numbers[device], facts.name, memory_text(weights, text[0]), memory_text(spare, text[1]),
          limits.max_tokens, memory_text(batches, text[2]), links, memory_text(facts.memory_available, text[3]));
@@ -152,7 +152,7 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
     w->spare_bytes[device] = pool.used - without;
     TRY(check_fits(w, model, device, pool.used, pool.used - without));
     if (pool.used == 0) {
-        return OK; // no rank is its
+        return OK; // the device has no rank
     }
     TRY(expertd_devices_check(devices, device, devices->table->reserve(devices->all[device], pool.used, &w->memory[device], &error),
                               &error));
@@ -184,10 +184,10 @@ static FALLIBLE make_tables(struct device_weights *w, const struct model *model)
     return OK;
 }
 
-// A slot's number is at first that of the expert among its rank's.
+// Initially a rank's slots are in the order of its experts.
 static FALLIBLE number_slots(struct device_weights *w, const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
-        struct shards *shards = model->layers[i].in_force->shards; // nobody else has the model yet
+        struct shards *shards = model->layers[i].in_force->shards; // no other thread has the model yet
         const struct placement *placement = shards->placement;
         free(shards->device_slots);
         shards->device_slots = calloc(placement->copies, sizeof *shards->device_slots);
@@ -206,7 +206,7 @@ static FALLIBLE number_slots(struct device_weights *w, const struct model *model
     return OK;
 }
 
-static size_t greater(size_t a, size_t b) {
+static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
@@ -216,9 +216,9 @@ static size_t staging_for(const struct model *model) {
         const struct model_layer *layer = &model->layers[i];
         struct expert_shape shared;
         device_shape_of(&layer->shared, &shared);
-        most = greater(most, greater(device_staging_bytes(&layer->shape), device_staging_bytes(&shared)));
-        most = greater(most, layer->router.n * layer->router.k * sizeof(float));
-        most = greater(most, layer->shared_gate.n * layer->shared_gate.k * sizeof(float));
+        most = larger(most, larger(device_staging_bytes(&layer->shape), device_staging_bytes(&shared)));
+        most = larger(most, layer->router.n * layer->router.k * sizeof(float));
+        most = larger(most, layer->shared_gate.n * layer->shared_gate.k * sizeof(float));
     }
     return most;
 }
@@ -252,19 +252,19 @@ FALLIBLE device_weights_begin(struct device_weights *w, const struct model *mode
     if (model->ranks == 1) {
         return OK;
     }
-    TRY_IN(expertd_devices_again(w->options.devices, &w->movers), "for moves");
+    TRY_IN(expertd_devices_again(w->options.devices, &w->move_devices), "for moves");
     TRY_IN(pin(w, w->staging_bytes, &w->move_staging, &w->moves_are_pinned), "staging for moves");
     return OK;
 }
 
 // ---- filling
 
-static struct device_lane lane_of(struct device_weights *w, uint32_t device, unsigned thread) {
-    return (struct device_lane){.devices = w->options.devices,
-                                .device = device,
-                                .staging = w->staging.base + thread * w->staging_bytes,
-                                .staging_bytes = w->staging_bytes,
-                                .mutex = &w->mutex};
+static struct device_staging staging_of(struct device_weights *w, uint32_t device, unsigned thread) {
+    return (struct device_staging){.devices = w->options.devices,
+                                   .device = device,
+                                   .memory = w->staging.base + thread * w->staging_bytes,
+                                   .bytes = w->staging_bytes,
+                                   .mutex = &w->mutex};
 }
 
 FALLIBLE device_weights_put(struct device_weights *w, const struct model *model, size_t index, uint32_t expert, unsigned thread) {
@@ -272,37 +272,37 @@ FALLIBLE device_weights_put(struct device_weights *w, const struct model *model,
     const struct shards *shards = layer->in_force->shards;
     const struct placement *placement = shards->placement;
     uint32_t first = placement->holder_first[expert], rank = placement->holders[first];
-    size_t group = placement->holder_slots[first] - placement->rank_first[rank]; // where the host has it
+    size_t group = placement->holder_slots[first] - placement->rank_first[rank]; // the expert's index in the host's weights
     for (uint32_t h = first; h < placement->holder_first[expert + 1]; h++) {
         uint32_t to = placement->holders[h];
-        struct device_lane lane = lane_of(w, device_of(w, model, to), thread);
+        struct device_staging staging = staging_of(w, device_of(w, model, to), thread);
         TRY_IN(device_experts_put(&w->layers[index].ranks[to], shards->device_slots[placement->holder_slots[h]],
-                                  &shards->ranks[rank], group, &lane),
+                                  &shards->ranks[rank], group, &staging),
                "layer %u, expert %u", layer->params.layer, expert);
     }
     return OK;
 }
 
-static FALLIBLE put_vector(const struct device_lane *lane, const float *to, const float *from, size_t count) {
-    return from ? device_put(lane, (void *)to, from, count * sizeof *from) : OK;
+static FALLIBLE put_vector(const struct device_staging *staging, const float *to, const float *from, size_t count) {
+    return from ? device_put(staging, (void *)to, from, count * sizeof *from) : OK;
 }
 
-static FALLIBLE put_front(const struct device_lane *lane, const struct model_layer *layer, const struct device_layer *to) {
+static FALLIBLE put_front(const struct device_staging *staging, const struct model_layer *layer, const struct device_layer *to) {
     size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
     if (layer->router.data) {
-        TRY(device_put_plain(lane, &layer->router, (void *)to->router.data));
+        TRY(device_put_plain(staging, &layer->router, (void *)to->router.data));
     }
-    TRY(put_vector(lane, to->router_bias, layer->router_bias, outputs));
-    TRY(put_vector(lane, to->selection_bias, layer->selection_bias, outputs));
-    TRY(put_vector(lane, to->output_bias, layer->output_bias, layer->params.hidden_size));
+    TRY(put_vector(staging, to->router_bias, layer->router_bias, outputs));
+    TRY(put_vector(staging, to->selection_bias, layer->selection_bias, outputs));
+    TRY(put_vector(staging, to->output_bias, layer->output_bias, layer->params.hidden_size));
     if (shared_has_expert(layer->params.shared)) {
-        TRY(device_experts_put(&to->shared, 0, &layer->shared, 0, lane));
+        TRY(device_experts_put(&to->shared, 0, &layer->shared, 0, staging));
     }
-    return layer->shared_gate.data ? device_put_plain(lane, &layer->shared_gate, (void *)to->shared_gate.data) : OK;
+    return layer->shared_gate.data ? device_put_plain(staging, &layer->shared_gate, (void *)to->shared_gate.data) : OK;
 }
 
 FALLIBLE device_weights_end(struct device_weights *w, const struct model *model) {
-    struct device_lane front = lane_of(w, 0, 0);
+    struct device_staging front = staging_of(w, 0, 0);
     for (size_t i = 0; i < model->num_layers; i++) {
         TRY_IN(put_front(&front, &model->layers[i], &w->layers[i]), "layer %u", model->layers[i].params.layer);
     }
@@ -355,7 +355,7 @@ void device_weights_destroy(struct device_weights *w) {
     const struct expertd_devices *devices = w->options.devices;
     unpin(w, &w->staging, &w->load_is_pinned);
     unpin(w, &w->move_staging, &w->moves_are_pinned);
-    expertd_devices_close(w->movers);
+    expertd_devices_close(w->move_devices);
     for (uint32_t d = 0; d < devices->count; d++) {
         expertd_devices_release(devices, d, w->memory[d]);
     }

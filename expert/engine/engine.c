@@ -9,7 +9,6 @@
 #include "expert/layer/engine_backend.h"
 #include "expertd/kernels/grouped_matmul.h"
 
-// Decided here, once.
 static const struct engine_backend *backend_for(const struct engine_options *options) {
     return options->devices ? &device_backend : &host_backend;
 }
@@ -21,7 +20,7 @@ static struct engine engine_of(const struct engine_options *options) {
         .limits = options->limits,
         .team = options->team,
         .devices = options->devices,
-        .lent = options->lent,
+        .shared_memory = options->shared_memory,
         .backend = backend,
         .stages = backend->stages,
     };
@@ -46,7 +45,7 @@ static void lay_out_router(struct scratch_layout *layout, struct engine *engine,
     engine->router.matmul = scratch_piece(layout, expertd_packed_matmul_workspace_bytes(tokens, 1));
 }
 
-// Every piece of the scratch. With memory NULL only the bytes are counted. Returns them.
+// Lays out all pieces of the scratch and returns their bytes. With memory NULL the bytes are only counted.
 static size_t lay_out(struct engine *engine, const struct layer_sizes *sizes, char *memory) {
     const struct engine_backend *backend = engine->backend;
     const struct model *model = engine->model;
@@ -88,7 +87,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     if (!engine || !passes) {
         free(engine);
         free(passes);
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for an engine");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine");
     }
     *engine = engine_of(options);
     engine->passes = passes;
@@ -144,8 +143,8 @@ static size_t index_of(const struct engine *engine, const struct model_layer *la
     return (size_t)(layer - engine->model->layers);
 }
 
-void engine_move_room(const struct engine *engine, const struct model_layer *layer, uint32_t *room) {
-    engine->backend->move_room(engine, index_of(engine, layer), room);
+void engine_move_free_slots(const struct engine *engine, const struct model_layer *layer, uint32_t *free_slots) {
+    engine->backend->move_free_slots(engine, index_of(engine, layer), free_slots);
 }
 
 FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to) {
@@ -155,7 +154,7 @@ FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *la
 void engine_move_finish(struct engine *engine, const struct model_layer *layer) {
     const struct shards *now = shards_take(layer->in_force);
     engine->backend->move_finish(engine, index_of(engine, layer), now);
-    shards_give_back(layer->in_force, now);
+    shards_release(layer->in_force, now);
 }
 
 void engine_exchange_state(const struct engine *engine, struct engine_exchange *out) {

@@ -4,22 +4,22 @@
 
 #include "base/arena.h"
 
-enum { ACTIVE_MAX = 8 }; // experts of a trial: as many as a token chooses in most models
+enum { ACTIVE_MAX = 8 }; // experts of a trial: the K of most models
 
 static const uint32_t ROWS[] = {1, 4, 16, 64}; // per expert
 
-// One matrix of one layer, the experts of the first rank.
+// One matrix of one layer: the experts of one rank.
 struct tuned {
     const struct layer_tuning_options *options;
     struct expertd_tuning_table *table;
     const struct expertd_packed_weights *weights;
     struct expertd_grouped_matmul_args args;
-    int32_t *sizes; // [groups]
-    size_t active, first;
-    uint32_t rows; // of each active expert
+    int32_t *sizes;       // [groups]
+    size_t active, first; // the next trial uses `active` experts, starting at `first`
+    uint32_t rows;        // of each active expert
 };
 
-// Other experts for each trial, so that weights come from where they will come from.
+// Selects other experts for each trial, so that their weights come from memory as they do in service, not from a cache.
 static void next_experts(void *context) {
     struct tuned *t = context;
     memset(t->sizes, 0, t->weights->groups * sizeof *t->sizes);
@@ -48,7 +48,7 @@ static FALLIBLE find_class(struct tuned *t, void *scratch) {
     return OK;
 }
 
-// Zeros for rows: the arena's memory is zeroed, and no kernel is faster for it.
+// The rows are zeros, since arena memory is zeroed. No kernel is faster with zeros.
 static FALLIBLE lay_out(struct tuned *t, struct arena *memory, void **scratch) {
     const struct expertd_packed_weights *w = t->weights;
     size_t rows = ROWS[sizeof ROWS / sizeof *ROWS - 1] * t->active;
@@ -94,7 +94,7 @@ static FALLIBLE tune_matrix(const struct layer_tuning_options *options, const st
     return e;
 }
 
-// A rank that holds experts: contiguous placements leave the first ones without where there are more ranks than experts.
+// The first rank that holds experts. With more ranks than experts, a contiguous placement gives the first ranks none.
 static const struct expert_weights *weights_of(const struct shards *shards, uint32_t ranks) {
     uint32_t rank = 0;
     while (rank + 1 < ranks && (!shards->ranks[rank].up.data || shards->ranks[rank].up.groups == 0)) {
@@ -109,11 +109,11 @@ FALLIBLE layer_tuning_find(const struct layer_tuning_options *options, struct ex
         const struct model_layer *layer = &options->model->layers[i];
         const struct shards *shards = shards_take(layer->in_force);
         const struct expert_weights *weights = weights_of(shards, options->model->ranks);
-        e = tune_matrix(options, &weights->up, table); // gate is alike
+        e = tune_matrix(options, &weights->up, table); // gate has the same shape and format
         if (!err_is(e)) {
             e = tune_matrix(options, &weights->down, table);
         }
-        shards_give_back(layer->in_force, shards);
+        shards_release(layer->in_force, shards);
     }
     return e;
 }

@@ -6,35 +6,35 @@
 #include "expertd/kernels/expert_matmul.h"
 
 enum {
-    FFN_RUN_BYTES = 96 << 20, // of one run's intermediate rows
-    FFN_RUN_ROWS_MIN = 256,   // fewer would read the weights too often
+    FFN_CHUNK_BYTES = 96 << 20, // upper bound for one chunk's intermediate rows
+    FFN_CHUNK_ROWS_MIN = 256,   // shorter chunks would read the weights too often
 };
 
-static size_t run_rows(const struct ffn_sizes *sizes) {
+static size_t chunk_rows(const struct ffn_sizes *sizes) {
     size_t row_bytes = sizes->max_intermediate_size * expertd_dtype_size(sizes->dtype);
-    size_t rows = row_bytes ? FFN_RUN_BYTES / row_bytes : 0;
-    if (rows < FFN_RUN_ROWS_MIN) {
-        rows = FFN_RUN_ROWS_MIN;
+    size_t rows = row_bytes ? FFN_CHUNK_BYTES / row_bytes : 0;
+    if (rows < FFN_CHUNK_ROWS_MIN) {
+        rows = FFN_CHUNK_ROWS_MIN;
     }
     return rows < sizes->max_rows ? rows : sizes->max_rows;
 }
 
-// Every piece of the scratch in order; `take` gets null memory when only the size is asked for.
+// Lays out all pieces of the scratch. With memory NULL the bytes are only counted.
 static size_t lay_out(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, char *memory) {
-    size_t rows = run_rows(sizes);
+    size_t rows = chunk_rows(sizes);
     size_t width = sizes->max_hidden_size > sizes->max_intermediate_size ? sizes->max_hidden_size : sizes->max_intermediate_size;
     size_t parts[] = {rows * sizes->max_intermediate_size * expertd_dtype_size(sizes->dtype), sizes->max_experts * sizeof(int32_t),
                       expertd_packed_matmul_workspace_bytes(rows, sizes->max_experts),
                       sizes->ordered ? rows * width * expertd_dtype_size(sizes->dtype) : 0};
-    void **places[] = {&scratch->hidden, (void **)&scratch->group_sizes, &scratch->matmul, &scratch->ordered};
+    void **pieces[] = {&scratch->inner, (void **)&scratch->group_sizes, &scratch->matmul, &scratch->ordered};
     size_t used = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (memory) {
-            *places[i] = memory + used;
+            *pieces[i] = memory + used;
         }
         used += arena_rounded(parts[i]);
     }
-    scratch->run_rows = rows;
+    scratch->chunk_rows = rows;
     return used;
 }
 
@@ -47,40 +47,40 @@ void ffn_scratch_init(struct ffn_scratch *scratch, const struct ffn_sizes *sizes
     lay_out(scratch, sizes, memory);
 }
 
-// One run: rows [first, first + rows) of the batch, whose sizes per expert are in scratch->group_sizes.
-struct ffn_run {
+// One chunk: rows [first, first + rows) of the batch. scratch->group_sizes has the rows of each expert in it.
+struct ffn_chunk {
     const struct ffn_args *args;
     struct ffn_scratch *scratch;
     struct expertd_team *team;
     size_t first, rows;
-    size_t groups; // held here
+    size_t groups; // experts of this rank
 };
 
-// What both products of the run share.
-static struct expertd_grouped_matmul_args product(const struct ffn_run *run, const struct expertd_packed_weights *weights) {
+// The arguments that both products of a chunk share.
+static struct expertd_grouped_matmul_args product(const struct ffn_chunk *chunk, const struct expertd_packed_weights *weights) {
     return (struct expertd_grouped_matmul_args){
         .rhs = expertd_rhs_packed(weights),
-        .group_sizes = run->scratch->group_sizes,
-        .num_groups = run->args->num_groups,
-        .group_offset = run->args->group_offset,
-        .num_actual_groups = run->groups,
-        .m = run->rows,
+        .group_sizes = chunk->scratch->group_sizes,
+        .num_groups = chunk->args->num_groups,
+        .group_offset = chunk->args->group_offset,
+        .num_actual_groups = chunk->groups,
+        .m = chunk->rows,
     };
 }
 
-// Rows of the run on their way into the order of their expert's codes.
+// A pass that copies the chunk's rows into the k order of their expert's codes.
 struct ordering {
-    const struct ffn_run *run;
+    const struct ffn_chunk *chunk;
     const char *from;
     size_t stride;        // bytes
-    const uint32_t *rows; // NULL: in order
+    const uint32_t *rows; // index in `from` of each row; NULL: consecutive
     void *const *orders;  // [groups] to [k]
     size_t k;
 };
 
-// The expert of a row of the run, of those held here.
-static size_t group_of(const struct ffn_run *run, size_t row) {
-    const int32_t *sizes = run->scratch->group_sizes + run->args->group_offset;
+// The group of a row of the chunk: an index into the experts of this rank.
+static size_t group_of(const struct ffn_chunk *chunk, size_t row) {
+    const int32_t *sizes = chunk->scratch->group_sizes + chunk->args->group_offset;
     size_t group = 0, end = (size_t)sizes[0];
     while (row >= end) {
         end += (size_t)sizes[++group];
@@ -91,28 +91,28 @@ static size_t group_of(const struct ffn_run *run, size_t row) {
 static void order_row(void *context, size_t row, unsigned thread) {
     (void)thread;
     const struct ordering *o = context;
-    const uint32_t *order = o->orders[group_of(o->run, row)];
-    size_t size = expertd_dtype_size(o->run->args->dtype);
+    const uint32_t *order = o->orders[group_of(o->chunk, row)];
+    size_t size = expertd_dtype_size(o->chunk->args->dtype);
     const char *from = o->from + (o->rows ? o->rows[row] : row) * o->stride;
-    char *to = (char *)o->run->scratch->ordered + row * o->k * size;
+    char *to = (char *)o->chunk->scratch->ordered + row * o->k * size;
     for (size_t k = 0; k < o->k; k++) {
         memcpy(to + k * size, from + order[k] * size, size);
     }
 }
 
-// What the product reads in place of its rows.
+// Reorders the rows and lets the product read the result.
 static void order_rows(struct ordering *o, struct expertd_grouped_matmul_args *product) {
-    expertd_team_run(o->run->team, o->run->rows, order_row, o);
-    product->lhs = o->run->scratch->ordered;
+    expertd_team_run(o->chunk->team, o->chunk->rows, order_row, o);
+    product->lhs = o->chunk->scratch->ordered;
     product->lhs_stride = o->k;
     product->lhs_rows = NULL;
 }
 
-static FALLIBLE gate_and_up(const struct ffn_run *run) {
-    const struct ffn_args *a = run->args;
+static FALLIBLE gate_and_up(const struct ffn_chunk *chunk) {
+    const struct ffn_args *a = chunk->args;
     const struct expert_weights *w = a->weights;
     struct expertd_gate_up_args args = {
-        .product = product(run, &w->up),
+        .product = product(chunk, &w->up),
         .gate = expertd_activation_is_gated(a->activation) ? &w->gate : NULL,
         .activation = a->activation,
         .gate_bias = w->gate_bias,
@@ -121,12 +121,12 @@ static FALLIBLE gate_and_up(const struct ffn_run *run) {
     args.product.lhs = a->hidden;
     args.product.lhs_stride = a->hidden_stride / expertd_dtype_size(a->dtype);
     if (a->hidden_rows) {
-        args.product.lhs_rows = a->hidden_rows + run->first;
+        args.product.lhs_rows = a->hidden_rows + chunk->first;
     } else {
-        args.product.lhs = (const char *)a->hidden + run->first * a->hidden_stride;
+        args.product.lhs = (const char *)a->hidden + chunk->first * a->hidden_stride;
     }
     if (w->hidden_order) {
-        struct ordering ordering = {.run = run,
+        struct ordering ordering = {.chunk = chunk,
                                     .from = args.product.lhs,
                                     .stride = a->hidden_stride,
                                     .rows = args.product.lhs_rows,
@@ -134,54 +134,54 @@ static FALLIBLE gate_and_up(const struct ffn_run *run) {
                                     .k = a->hidden_size};
         order_rows(&ordering, &args.product);
     }
-    args.product.out = run->scratch->hidden;
+    args.product.out = chunk->scratch->inner;
     args.product.out_stride = a->intermediate_size;
-    return expertd_expert_gate_up(&args, run->team, run->scratch->matmul);
+    return expertd_expert_gate_up(&args, chunk->team, chunk->scratch->matmul);
 }
 
-// To the rows that travel.
-static FALLIBLE down(const struct ffn_run *run) {
-    const struct ffn_args *a = run->args;
+static FALLIBLE down(const struct ffn_chunk *chunk) {
+    const struct ffn_args *a = chunk->args;
     struct expertd_down_args args = {
-        .product = product(run, &a->weights->down),
+        .product = product(chunk, &a->weights->down),
         .bias = a->weights->down_bias,
-        .row_scale = a->row_scale ? a->row_scale + run->first : NULL,
+        .row_scale = a->row_scale ? a->row_scale + chunk->first : NULL,
     };
-    args.product.lhs = run->scratch->hidden;
+    args.product.lhs = chunk->scratch->inner;
     args.product.lhs_stride = a->intermediate_size;
     if (a->weights->inner_order) {
-        struct ordering ordering = {.run = run,
-                                    .from = run->scratch->hidden,
+        struct ordering ordering = {.chunk = chunk,
+                                    .from = chunk->scratch->inner,
                                     .stride = a->intermediate_size * expertd_dtype_size(a->dtype),
                                     .orders = a->weights->inner_order,
                                     .k = a->intermediate_size};
         order_rows(&ordering, &args.product);
     }
-    args.product.out = (char *)a->results + run->first * a->results_stride;
+    args.product.out = (char *)a->results + chunk->first * a->results_stride;
     args.product.out_stride = a->results_stride / expertd_dtype_size(a->dtype);
-    return expertd_expert_down(&args, run->team, run->scratch->matmul);
+    return expertd_expert_down(&args, chunk->team, chunk->scratch->matmul);
 }
 
-static FALLIBLE run_forward(const struct ffn_run *run) {
+static FALLIBLE compute_chunk(const struct ffn_chunk *chunk) {
     int64_t start_ns = clock_now_ns();
-    TRY(gate_and_up(run));
+    TRY(gate_and_up(chunk));
     int64_t middle_ns = clock_now_ns();
-    TRY(down(run));
-    run->scratch->gate_up_ns += (uint64_t)(middle_ns - start_ns);
-    run->scratch->down_ns += (uint64_t)(clock_now_ns() - middle_ns);
+    TRY(down(chunk));
+    chunk->scratch->gate_up_ns += (uint64_t)(middle_ns - start_ns);
+    chunk->scratch->down_ns += (uint64_t)(clock_now_ns() - middle_ns);
     return OK;
 }
 
-// Cuts the next run off the batch: whole experts and pieces of experts, in order. left[g] are the rows not yet cut.
-static size_t cut_run(const struct ffn_args *args, struct ffn_scratch *scratch, size_t groups, size_t first) {
+// Cuts the chunk that begins at row `first`: consecutive experts, the first and the last perhaps in part. Sets scratch->group_sizes
+// and returns the chunk's rows.
+static size_t cut_chunk(const struct ffn_args *args, struct ffn_scratch *scratch, size_t groups, size_t first) {
     int32_t *sizes = scratch->group_sizes + args->group_offset;
     memset(scratch->group_sizes, 0, args->num_groups * sizeof *scratch->group_sizes);
     size_t begin = 0, cut = 0;
-    for (size_t g = 0; g < groups && cut < scratch->run_rows; g++) {
+    for (size_t g = 0; g < groups && cut < scratch->chunk_rows; g++) {
         size_t end = begin + (size_t)args->group_sizes[g];
         size_t from = begin > first ? begin : first;
         if (end > from) {
-            size_t take = end - from < scratch->run_rows - cut ? end - from : scratch->run_rows - cut;
+            size_t take = end - from < scratch->chunk_rows - cut ? end - from : scratch->chunk_rows - cut;
             sizes[g] = (int32_t)take;
             cut += take;
         }
@@ -191,10 +191,10 @@ static size_t cut_run(const struct ffn_args *args, struct ffn_scratch *scratch, 
 }
 
 FALLIBLE ffn_forward(const struct ffn_args *args, struct ffn_scratch *scratch, struct expertd_team *team) {
-    struct ffn_run run = {.args = args, .scratch = scratch, .team = team, .groups = args->weights->up.groups};
-    for (run.first = 0; run.first < args->rows; run.first += run.rows) {
-        run.rows = cut_run(args, scratch, run.groups, run.first);
-        TRY(run_forward(&run));
+    struct ffn_chunk chunk = {.args = args, .scratch = scratch, .team = team, .groups = args->weights->up.groups};
+    for (chunk.first = 0; chunk.first < args->rows; chunk.first += chunk.rows) {
+        chunk.rows = cut_chunk(args, scratch, chunk.groups, chunk.first);
+        TRY(compute_chunk(&chunk));
     }
     return OK;
 }

@@ -9,7 +9,7 @@
 #include "expertd/kernels/normalise.h"
 #include "kernels/rows/convert.h"
 
-// The result row of one choice: an expert's, the token's own row for an identity expert, or NULL for an empty choice.
+// The result row of one choice: the expert's result, the token's hidden row for an identity expert, or NULL for an empty choice.
 static const void *choice_row(const struct batch *b, size_t token, size_t choice) {
     const struct engine *engine = b->engine;
     uint32_t row = engine->plan.choice_row[choice];
@@ -19,7 +19,7 @@ static const void *choice_row(const struct batch *b, size_t token, size_t choice
     return b->ids[choice] < 0 ? NULL : b->in->hidden + token * b->in->hidden_stride;
 }
 
-// The weighted sum of the token's rows, without its output. The table of rows belongs to the thread.
+// The arguments of the token's weighted sum, except the output. Each thread has its own table of rows.
 static struct expertd_combine_args routed_sum(struct batch *b, size_t token, unsigned thread) {
     struct engine *engine = b->engine;
     const struct layer_params *p = &b->layer->params;
@@ -43,7 +43,7 @@ static const char *shared_row(const struct batch *b, size_t token) {
     return row == SHARED_NO_ROW ? NULL : b->engine->host->shared + row * b->in->hidden_stride;
 }
 
-// Memory of the token's output. NULL where no expert reads the token: its output is zeros, written here.
+// The memory of the token's output. If no expert reads the token, zeros are written and the result is NULL.
 static char *output_row(struct batch *b, size_t token) {
     size_t request_index = b->in->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
@@ -57,13 +57,13 @@ static char *output_row(struct batch *b, size_t token) {
     return NULL;
 }
 
-// True where the block ends with a norm and the request asks for the whole block. The routed sum alone is not normalised, since the
+// True if the block ends with a norm and the request includes the shared experts. The routed sum alone is not normalised: the
 // caller adds to it.
 static bool ends_with_norm(const struct batch *b, size_t token) {
     return b->layer->params.has_output_norm && b->requests[b->in->token_request[token]].shared;
 }
 
-// The fp32 sum overwrites the widened hidden row, which nothing reads any more, and is rounded once, after the norm.
+// Computes the sum in fp32, normalises it and rounds it once. The sum overwrites the widened hidden row, which is not read again.
 static void combine_and_normalise(const struct batch *b, size_t token, struct expertd_combine_args *args) {
     enum expertd_dtype output_dtype = args->output_dtype;
     void *out = args->out;
@@ -95,7 +95,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     }
 }
 
-// The sum overwrites the row that the experts have read.
+// Sums a token's latent rows. The sum overwrites the latent row that the experts have read.
 static void sum_latent_token(void *context, size_t token, unsigned thread) {
     struct batch *b = context;
     struct expertd_combine_args args = routed_sum(b, token, thread);
@@ -104,7 +104,7 @@ static void sum_latent_token(void *context, size_t token, unsigned thread) {
     expertd_combine_row(&args);
 }
 
-// Adds the shared row to the sum, which has overwritten the widened hidden row.
+// Adds the shared experts' row to the projected sum, which is in hidden_f32, and writes the output.
 static void write_latent_token(void *context, size_t token, unsigned thread) {
     (void)thread;
     struct batch *b = context;
@@ -149,7 +149,7 @@ static FALLIBLE combine_latent(struct batch *b, struct expertd_team *team) {
 }
 
 err_t host_combine(struct batch *b) {
-    // A token without rows is only zeros to write, which one thread does as fast as a team.
+    // Tokens without rows are not counted: one thread writes their zeros as fast as a team.
     struct expertd_team *team = batch_team(b, b->engine->plan.rows + b->shared_count);
     if (b->layer->params.latent_size > 0) {
         return combine_latent(b, team);

@@ -4,7 +4,8 @@
 
 #include "expert/layer/batch.h"
 
-// Writes every request's output: the choices' rows in order, the shared experts' row, the bias and the norm, rounded once.
+// Writes every request's output: the weighted sum of the choices' rows in choice order, plus the shared experts' row and the bias,
+// then the norm; rounded once.
 err_t host_combine(struct batch *b);
 
 #endif

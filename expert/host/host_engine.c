@@ -13,7 +13,7 @@ static size_t message_bytes(const struct engine *engine) {
 }
 
 static void lay_out_pinned(struct scratch_layout *layout, const struct engine *engine, struct batch_input *in) {
-    (void)layout, (void)engine, (void)in; // no device reads anything
+    (void)layout, (void)engine, (void)in; // nothing is pinned
 }
 
 static void lay_out_input(struct scratch_layout *layout, const struct engine *engine, const struct layer_sizes *sizes,
@@ -73,7 +73,7 @@ static uint64_t other_bytes(const struct engine_options *options, const struct l
 static FALLIBLE open(struct engine *engine, const struct engine_options *options) {
     engine->host = calloc(1, sizeof *engine->host);
     if (!engine->host) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for an engine");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine on the host");
     }
     engine->host->node_teams = options->node_teams;
     return OK;

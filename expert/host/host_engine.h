@@ -1,4 +1,4 @@
-// The engine on the host: reserves memory for batches and computes them with the host's teams. Private to expert/.
+// The backend that computes batches on the host's CPUs (engine_backend.h). Private to expert/.
 #ifndef EXPERTD_EXPERT_HOST_HOST_ENGINE_H
 #define EXPERTD_EXPERT_HOST_HOST_ENGINE_H
 

@@ -27,7 +27,7 @@ static void scale_row(const struct expertd_tensor_view *scale, size_t row, size_
     }
 }
 
-// True where something reads the request's rows in fp32.
+// True if the router, the weighted inputs or the shared gate read the request's rows in fp32.
 static bool reads_f32(const struct batch *b, const struct layer_request *request) {
     const struct layer_params *p = &b->layer->params;
     return request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
@@ -65,6 +65,6 @@ static void convert_row(void *context, size_t token, unsigned thread) {
 
 err_t host_input(struct batch *b, uint64_t *rows_direct) {
     (void)rows_direct;
-    expertd_team_run(batch_team(b, b->read), b->tokens, convert_row, b);
+    expertd_team_run(batch_team(b, b->rows_read), b->tokens, convert_row, b);
     return OK;
 }

@@ -4,7 +4,7 @@
 
 #include "expert/layer/batch.h"
 
-// Fills b->in->hidden and, for rows that something reads in fp32, b->in->hidden_f32. *rows_direct is left alone.
+// Fills b->in->hidden and, for rows that are read in fp32, b->in->hidden_f32. Does not change *rows_direct.
 err_t host_input(struct batch *b, uint64_t *rows_direct);
 
 #endif

@@ -19,7 +19,7 @@ static FALLIBLE route(struct batch *b) {
     return OK;
 }
 
-// ---- project: rows of H to rows of L, from here to each token's sum
+// ---- project: rows of H to rows of L
 
 static FALLIBLE project(struct batch *b) {
     struct engine *engine = b->engine;
@@ -40,7 +40,7 @@ static FALLIBLE project(struct batch *b) {
 
 // ---- dispatch
 
-// Weights on the input: an expert reads round_D(w * x), one row per choice.
+// For layers with weights on the input: the row of each choice is round_D(w * x).
 static void weigh_input_row(void *context, size_t row, unsigned thread) {
     (void)thread;
     struct batch *b = context;
@@ -94,13 +94,13 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank, struct ffn_scratch 
     return ffn_forward(&args, scratch, team);
 }
 
-// All ranks of one of `nodes` memory nodes, one after another.
+// Computes all ranks of one of `nodes` memory nodes, one after another.
 static FALLIBLE node_experts(struct batch *b, uint32_t node, uint32_t nodes, struct ffn_scratch *scratch,
                              struct expertd_team *team) {
     uint32_t ranks = b->shards->placement->ranks;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         if (topology_node_of_rank(nodes, ranks, rank) == node) {
-            TRY_IN(rank_experts(b, rank, scratch, team), "rank %u", rank);
+            TRY_IN(rank_experts(b, rank, scratch, team), "shard %u", rank);
         }
     }
     return OK;
@@ -119,8 +119,8 @@ static uint32_t node_count(const struct host_engine *host) {
     return host->node_teams ? node_teams_count(host->node_teams) : 1;
 }
 
-// The time of the routed experts' products, on the node that took longest.
-static void note_products(struct batch *b) {
+// Records the time of the routed experts' products on the slowest node.
+static void record_products(struct batch *b) {
     struct host_engine *host = b->engine->host;
     for (uint32_t n = 0; n < node_count(host); n++) {
         const struct ffn_scratch *ffn = ffn_of_node(host, n);
@@ -138,13 +138,13 @@ static FALLIBLE experts(struct batch *b) {
         ffn_of_node(host, n)->gate_up_ns = ffn_of_node(host, n)->down_ns = 0;
     }
     TRY(host->node_teams ? node_teams_run(host->node_teams, experts_on_node, b) : node_experts(b, 0, 1, &host->ffn, engine->team));
-    note_products(b);
+    record_products(b);
     return OK;
 }
 
 // ---- shared experts
 
-// sigmoid(x . g) of each token that wants the shared experts.
+// sigmoid(x . g) for each token of shared_tokens.
 static FALLIBLE shared_gates(struct batch *b) {
     struct engine *engine = b->engine;
     int32_t size = (int32_t)b->shared_count;
@@ -196,14 +196,13 @@ static FALLIBLE shared_experts(struct batch *b) {
 
 // ---- answer
 
-// combine has written the outputs.
 static FALLIBLE answer(struct batch *b) {
-    (void)b;
+    (void)b; // combine has written the outputs
     return OK;
 }
 
 static void abandon(struct batch *b) {
-    (void)b; // nothing is copied beside the stages
+    (void)b; // no copy runs asynchronously
 }
 
 const struct layer_stages host_stages = {

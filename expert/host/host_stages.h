@@ -1,4 +1,4 @@
-// The stages of a batch on the host: its teams compute every rank. Private to expert/.
+// The stages of a batch on the host (stages.h). Private to expert/.
 #ifndef EXPERTD_EXPERT_HOST_HOST_STAGES_H
 #define EXPERTD_EXPERT_HOST_HOST_STAGES_H
 

@@ -11,18 +11,18 @@ struct leader {
     struct node_teams *teams;
     uint32_t node;
     pthread_t thread;
-    struct err_copy error; // of its start, then of each run
+    struct err_copy error; // of its start, then of the latest run
 };
 
 struct node_teams {
     struct node_teams_options options;
     uint32_t count, started;
     struct leader *leaders;
-    // Guards what follows and the leaders' errors; taken alone, never while computing.
+    // Guards the fields below and the leaders' errors. Never held together with another mutex, nor while computing.
     pthread_mutex_t mutex;
     pthread_cond_t begun, ended;
-    uint64_t run;      // its number; 0: the start
-    uint32_t finished; // leaders that have ended it
+    uint64_t run;      // number of the latest run; run 0 starts the teams
+    uint32_t finished; // leaders that have finished the latest run
     bool stop;
     err_t (*body)(void *context, uint32_t node, struct expertd_team *team);
     void *context;
@@ -33,7 +33,7 @@ static unsigned threads_of(const struct node_teams *teams, const struct topology
     return threads ? threads : 1;
 }
 
-// Pinned first, so that the team's threads are born there.
+// Pins the leader first: the team's threads inherit its CPUs.
 static FALLIBLE start_team(const struct leader *leader, struct expertd_team **team) {
     const struct topology_node *node = &leader->teams->options.topology->nodes[leader->node];
     TRY(topology_pin(node));
@@ -41,7 +41,7 @@ static FALLIBLE start_team(const struct leader *leader, struct expertd_team **te
     return expertd_team_create(&options, team);
 }
 
-// Reports the end of run `run` and sleeps until the next; false at the end of all.
+// Reports that this leader has finished run *run, then waits for the next run and sets *run to it. False: the leader must end.
 static bool await_run(struct leader *leader, err_t e, uint64_t *run) {
     struct node_teams *teams = leader->teams;
     pthread_mutex_lock(&teams->mutex);
@@ -53,9 +53,9 @@ static bool await_run(struct leader *leader, err_t e, uint64_t *run) {
         pthread_cond_wait(&teams->begun, &teams->mutex);
     }
     *run = teams->run;
-    bool goes_on = !teams->stop;
+    bool has_run = !teams->stop;
     pthread_mutex_unlock(&teams->mutex);
-    return goes_on;
+    return has_run;
 }
 
 static void *leader_main(void *argument) {
@@ -70,7 +70,7 @@ static void *leader_main(void *argument) {
     return NULL;
 }
 
-// Waits for the run's end; the first node's error.
+// Waits until all leaders have finished the run. Returns the error of the lowest node that failed.
 static FALLIBLE await_end(struct node_teams *teams) {
     pthread_mutex_lock(&teams->mutex);
     while (teams->finished < teams->count) {
@@ -85,7 +85,7 @@ static FALLIBLE await_end(struct node_teams *teams) {
     return OK;
 }
 
-// The process's signals are the loop thread's: leaders take none.
+// The loop thread handles the process's signals, so they are blocked in the leaders, except the signals of faults (SIGBUS).
 static FALLIBLE start_leaders(struct node_teams *teams) {
     sigset_t before;
     thread_signals_block(&before);
@@ -100,7 +100,8 @@ static FALLIBLE start_leaders(struct node_teams *teams) {
     }
     thread_signals_restore(&before);
     if (failure) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s", teams->started, strerror(failure));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s: raise the limit on processes", teams->started,
+             strerror(failure));
     }
     return await_end(teams);
 }
@@ -112,7 +113,7 @@ FALLIBLE node_teams_create(const struct node_teams_options *options, struct node
     if (!teams || !leaders) {
         free(teams);
         free(leaders);
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u teams", options->topology->count);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the thread teams of %u memory nodes", options->topology->count);
     }
     teams->options = *options;
     teams->count = options->topology->count;

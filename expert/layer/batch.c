@@ -4,7 +4,7 @@
 #include "expertd/kernels/normalise.h"
 #include "kernels/rows/convert.h"
 
-// Below so many values, waking the team costs more than it saves.
+// Below this number of values, one thread is faster than waking the team.
 enum { TEAM_VALUES_MIN = 1 << 16 };
 
 size_t batch_expert_stride(const struct batch *b) {
@@ -19,12 +19,12 @@ void batch_index_tokens(struct batch *b) {
     b->in->hidden_stride = arena_rounded(b->layer->params.hidden_size * batch_element_bytes(b));
     b->in->hidden_f32_stride = b->in->hidden_stride / batch_element_bytes(b);
     b->shared_count = 0;
-    b->read = 0;
+    b->rows_read = 0;
     size_t token = 0;
     for (size_t r = 0; r < b->count; r++) {
         for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
             b->in->token_request[token] = (uint32_t)r;
-            b->read += layer_request_reads_row(&b->requests[r], t);
+            b->rows_read += layer_request_reads_row(&b->requests[r], t);
             b->in->shared_rows[token] = SHARED_NO_ROW;
             if (b->requests[r].shared && shared_has_expert(b->layer->params.shared)) {
                 b->in->shared_rows[token] = (uint32_t)b->shared_count;
@@ -34,7 +34,7 @@ void batch_index_tokens(struct batch *b) {
     }
 }
 
-// Elements from one of the router's own rows to the next.
+// Stride in elements of in->router_rows.
 static size_t router_stride(const struct batch *b) {
     return arena_rounded(b->layer->params.hidden_size * sizeof(float)) / sizeof(float);
 }
@@ -56,7 +56,7 @@ static void normalise_router_row(void *context, size_t token, unsigned thread) {
 
 void batch_normalise_router_rows(struct batch *b) {
     if (b->layer->params.needs_router_input) {
-        expertd_team_run(batch_team(b, b->read), b->tokens, normalise_router_row, b);
+        expertd_team_run(batch_team(b, b->rows_read), b->tokens, normalise_router_row, b);
     }
 }
 

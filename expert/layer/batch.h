@@ -1,4 +1,4 @@
-// One batch on its way through the stages of layer_forward. Private to expert/.
+// The state of one batch while the stages of layer_forward compute it. Private to expert/.
 #ifndef EXPERTD_EXPERT_LAYER_BATCH_H
 #define EXPERTD_EXPERT_LAYER_BATCH_H
 
@@ -9,24 +9,24 @@
 struct batch {
     struct engine *engine;
     struct batch_input *in;
-    unsigned slot; // index of `in` in engine->inputs, and of its memory on the device
+    unsigned slot; // index of `in` in engine->inputs, and of the batch's memory on the device
     const struct model_layer *layer;
-    const struct shards *shards; // taken for the whole batch
+    const struct shards *shards; // one placement for the whole batch (shards_take)
     struct layer_request *requests;
     size_t count;         // requests
-    size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
-    size_t shared_count;  // tokens that want the shared experts
-    size_t read;          // rows that an expert reads
-    // In engine->message.
+    size_t tokens, top_k; // of the batch: the sum, and the largest K; requests with a smaller K leave columns empty
+    size_t shared_count;  // tokens whose request includes the shared experts
+    size_t rows_read;     // rows that at least one expert reads
+    // Both arrays lie in engine->message.
     int32_t *ids;                 // [tokens, top_k]
-    float *weights;               // [tokens, top_k] right behind the ids
-    bool routed_on_host;          // the host has chosen experts that the first device does not know yet
-    uint64_t gate_up_ns, down_ns; // of the routed experts' products, on the memory node that took longest
+    float *weights;               // [tokens, top_k] directly after the ids
+    bool routed_on_host;          // the host has routed some requests: ids and weights must be sent to the first device
+    uint64_t gate_up_ns, down_ns; // time of the routed experts' products, on the slowest memory node
 };
 
 struct layer_pass {
     struct batch b;
-    struct err_copy error; // the first error of the steps so far
+    struct err_copy error; // the first error of any step
     struct layer_timings spent;
     int64_t clock_ns; // when the current stage began
 };
@@ -43,24 +43,24 @@ static inline size_t batch_tokens(const struct layer_request *requests, size_t c
     return tokens;
 }
 
-// The first token of a request in the batch.
+// Index in the batch of the request's first token.
 static inline size_t batch_first_token(const struct batch *b, size_t request) {
     return batch_tokens(b->requests, request);
 }
 
-// Bytes from one row that an expert reads or writes to the next.
+// Stride in bytes of the rows that experts read and write.
 size_t batch_expert_stride(const struct batch *b);
 
-// The team for a pass over `rows` rows of H elements; NULL where waking the team costs more than the pass.
+// The team for a pass over `rows` rows of H elements. NULL: the pass is so small that one thread is faster than waking the team.
 struct expertd_team *batch_team(const struct batch *b, size_t rows);
 
-// Fills the indices of b->in from the requests, and b->shared_count and b->read.
+// Fills the indices of b->in from the requests, and b->shared_count and b->rows_read.
 void batch_index_tokens(struct batch *b);
 
-// The rows of routers that have an input of their own, widened and normalised on the host.
+// For layers whose router reads router_input instead of the hidden rows: widens and normalises those rows on the host.
 void batch_normalise_router_rows(struct batch *b);
 
-// Arguments to route `tokens` tokens of the batch from `first` on. `hidden` is NULL where the rows are on a device.
+// Arguments to route `tokens` tokens of the batch, starting at `first`. `hidden` is NULL if the rows are on a device.
 struct router_args batch_router_args(const struct batch *b, size_t first, size_t tokens);
 
 // Routes one request on the host.

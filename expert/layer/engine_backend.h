@@ -1,5 +1,5 @@
-// Who reserves memory for batches and computes them: the host (expert/host) or devices (expert/device). One table each;
-// engine_create chooses one, and nothing else in expert/ asks which it is. Private to expert/.
+// A backend reserves memory for batches and computes them: the host (expert/host) or devices (expert/device). Each implements this
+// table. engine_create chooses one; no other code in expert/ depends on the choice. Private to expert/.
 #ifndef EXPERTD_EXPERT_LAYER_ENGINE_BACKEND_H
 #define EXPERTD_EXPERT_LAYER_ENGINE_BACKEND_H
 
@@ -12,37 +12,37 @@
 
 struct shards;
 
-// Context of an error that more memory, or smaller batches, would mend: takes limits.max_tokens.
+// Context of an out-of-memory error; the argument is limits.max_tokens.
 #define ENGINE_SCRATCH_CONTEXT "scratch for batches of %u tokens (lower max_batch_tokens)"
 
 struct engine_backend {
     const struct layer_stages *stages;
-    unsigned inputs; // batches whose rows are in memory at once: 1 or BATCH_INPUTS
+    unsigned inputs; // batches whose rows are in memory at the same time: 1 or BATCH_INPUTS
 
-    // ---- sizes. `engine` has what the options say, and may be one that is only measured
+    // ---- sizes. `engine` has the fields that engine_options determine; engine_scratch_needed passes an engine without memory
     size_t (*message_bytes)(const struct engine *engine);
-    // Pieces at the start of the arena, before the message, for each input: devices read and write them.
+    // Pinned pieces of each input, which devices read and write. They lie at the start of the arena, before the message.
     void (*lay_out_pinned)(struct scratch_layout *layout, const struct engine *engine, struct batch_input *in);
-    // Each input's pieces that only the host reads and writes.
+    // Pieces of each input that only the host reads and writes.
     void (*lay_out_input)(struct scratch_layout *layout, const struct engine *engine, const struct layer_sizes *sizes,
                           struct batch_input *in);
     // The backend's own scratch.
     void (*lay_out)(struct scratch_layout *layout, struct engine *engine, const struct layer_sizes *sizes);
-    // Host memory beside the arena: memory nodes' scratch, the exchange's rows.
+    // Host memory outside the arena: memory nodes' scratch, the exchange's rows.
     uint64_t (*other_bytes)(const struct engine_options *options, const struct layer_sizes *sizes);
 
     // ---- life
-    // Before the arena is laid out.
+    // Called before the arena is laid out.
     err_t (*open)(struct engine *engine, const struct engine_options *options);
-    // Afterwards: everything else that is reserved, and engine->exchange.
+    // Called after the arena is laid out: reserves everything else and creates engine->exchange.
     err_t (*reserve)(struct engine *engine, const struct engine_options *options, const struct layer_sizes *sizes);
-    void (*close)(struct engine *engine); // legal after any part of the above
-    uint64_t (*untouched)(const struct engine *engine);
+    void (*close)(struct engine *engine);               // legal after a failed open or reserve
+    uint64_t (*untouched)(const struct engine *engine); // bytes of the backend's own scratch that have no page yet
 
-    // ---- weights that lie on devices: NULL where they lie in the host's memory
+    // ---- weights in device memory; NULL on the host. engine.h describes the functions that call these
     uint64_t (*device_bytes)(const struct engine *engine);
     const char *(*variants)(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);
-    void (*move_room)(const struct engine *engine, size_t layer, uint32_t *room);
+    void (*move_free_slots)(const struct engine *engine, size_t layer, uint32_t *free_slots);
     err_t (*move_prepare)(struct engine *engine, size_t layer, const struct shards *from, struct shards *to);
     void (*move_finish)(struct engine *engine, size_t layer, const struct shards *in_force);
 };

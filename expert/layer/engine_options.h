@@ -1,4 +1,4 @@
-// What an engine is created with.
+// Options of engine_create.
 #ifndef EXPERTD_EXPERT_LAYER_ENGINE_OPTIONS_H
 #define EXPERTD_EXPERT_LAYER_ENGINE_OPTIONS_H
 
@@ -13,8 +13,8 @@ struct expertd_team;
 struct model;
 struct node_teams; // expert/host/node_teams.h
 
-// Host memory that the caller lends to devices: pinned, and unchanged until the engine is destroyed.
-struct engine_lent {
+// Pinned host memory that the caller shares with the devices, which read it directly. Borrowed until the engine is destroyed.
+struct engine_shared_memory {
     const void *memory;
     size_t bytes; // 0: none
 };
@@ -22,12 +22,12 @@ struct engine_lent {
 struct engine_options {
     const struct model *model; // borrowed for the engine's life
     struct layer_limits limits;
-    struct expertd_team *team;       // borrowed: the front's, and every rank's where node_teams is NULL
-    struct node_teams *node_teams;   // borrowed, or NULL: one team per memory node, for the ranks of that node
-    struct expertd_devices *devices; // borrowed, or NULL: devices compute the ranks instead of the teams
-    struct device_weights *weights;  // borrowed: the weights are on the devices; NULL: they are copied from the host's
-    struct engine_lent lent;         // the rows of large requests in this memory are not copied on the host
-    int64_t exchange_timeout_ns;     // how long a rank on several devices may take for a batch before it is lost. 0: 10 s
+    struct expertd_team *team;       // borrowed: computes the front, and every rank if node_teams is NULL
+    struct node_teams *node_teams;   // borrowed, or NULL: a team for each memory node computes the ranks of that node
+    struct expertd_devices *devices; // borrowed, or NULL: devices compute instead of the teams
+    struct device_weights *weights;  // borrowed: weights already on the devices; NULL: engine_create copies them from the host
+    struct engine_shared_memory shared_memory; // devices read the rows of large requests in this memory without a copy on the host
+    int64_t exchange_timeout_ns;               // a rank that takes longer for a batch is lost. 0: 10 s
 };
 
 // Bytes of engine_layer_variants' text.

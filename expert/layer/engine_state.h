@@ -1,4 +1,4 @@
-// The state that the stages of a batch work in: scratch for one batch, reserved at start from the limits. Private to expert/.
+// The engine's state: scratch for the stages of one batch, reserved at start from the limits. Private to expert/.
 #ifndef EXPERTD_EXPERT_LAYER_ENGINE_STATE_H
 #define EXPERTD_EXPERT_LAYER_ENGINE_STATE_H
 
@@ -10,22 +10,22 @@
 #include "shard/plan.h"
 
 struct device_engine;   // expert/device: scratch and weights on devices
-struct engine_backend;  // expert/engine: the host or devices
+struct engine_backend;  // engine_backend.h: the host or devices
 struct expertd_devices; // of kernels/
 struct host_engine;     // expert/host: scratch of the host's stages
 struct layer_pass;
 struct layer_stages;
 
-// The input rows of one batch, and its outputs on their way to the callers. Devices have two, so that one batch's rows are copied
-// in and another's outputs leave while a third batch is computed.
+// The input rows and the outputs of one batch. Devices have two of these, so that the copies of one batch overlap the compute of
+// another.
 struct batch_input {
-    char *hidden;            // [max_tokens, H] in D, hidden_stride bytes apart; NULL with devices, as the next two
+    char *hidden;            // [max_tokens, H] in D, stride hidden_stride bytes; NULL with devices, as are the next two
     float *hidden_f32;       // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
-    float *router_rows;      // [max_tokens, H] normalised rows of routers with an input of their own; NULL where no layer has one
+    float *router_rows;      // [max_tokens, H] normalised router_input rows; NULL if no layer needs them
     uint32_t *token_request; // [max_tokens] index of the request each token belongs to
-    char *staging; // [device_landing_bytes] rows as the callers sent them, copied here for the first device; pinned, NULL without
-    size_t hidden_stride, hidden_f32_stride; // of the current layer: bytes, elements
-    uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts
+    char *staging; // [device_raw_bytes] the callers' rows, unconverted, for the first device; pinned, NULL without devices
+    size_t hidden_stride, hidden_f32_stride; // of the current layer: in bytes, in elements
+    uint32_t *shared_tokens;                 // [max_tokens] tokens whose request includes the shared experts
     uint32_t *shared_rows;                   // [max_tokens] each token's row of the shared experts' results, or SHARED_NO_ROW
     char *outputs;                           // [max_tokens, H] in any output dtype, pinned; NULL without devices
 };
@@ -36,25 +36,25 @@ struct engine {
     const struct model *model;
     struct layer_limits limits;
     struct expertd_team *team;
-    const struct engine_backend *backend; // who reserves and computes: chosen once, in engine_create
+    const struct engine_backend *backend; // chosen by engine_create
     const struct layer_stages *stages;    // the backend's
     struct exchange *exchange;
     struct arena arena;
-    uint64_t batches;                        // numbers the batches for the exchange
-    struct batch_input inputs[BATCH_INPUTS]; // the second one only where batches overlap
+    uint64_t batches;                        // the number of the latest batch, for the exchange
+    struct batch_input inputs[BATCH_INPUTS]; // the second one is used only if batches overlap
     struct layer_pass *passes;               // [BATCH_INPUTS]
     unsigned next_pass;
-    // ids and weights of the current batch; with devices the whole message to the first one (device_message.h), pinned
+    // ids and weights of the current batch; with devices the complete message to the first device (device_message.h), pinned
     char *message;
     struct plan plan;
     struct router_scratch router;
 
     struct host_engine *host; // NULL with devices
 
-    struct expertd_devices *devices; // NULL without, as the next one
+    struct expertd_devices *devices; // NULL on the host, as is the next field
     struct device_engine *device;
-    struct engine_lent lent;
-    size_t pinned_bytes; // the first bytes of the arena, to the end of `message`: devices read and write them
+    struct engine_shared_memory shared_memory;
+    size_t pinned_bytes; // devices read and write the first pinned_bytes of the arena; `message` is the last piece of this part
 };
 
 #endif

@@ -1,5 +1,5 @@
-// The map of the compute: compute(). Each stage does one thing over the whole batch and never calls the next. Stages that differ
-// between the host and devices come from engine->stages (stages.h); the others are here.
+// compute() calls the stages in order; start reading there. Each stage works on the whole batch and never calls another stage. The
+// stages that differ between the host and devices come from engine->stages (stages.h); the others are in this file.
 #include "expert/layer/layer.h"
 
 #include <string.h>
@@ -56,9 +56,9 @@ static FALLIBLE combine(struct batch *b) {
     return stages_of(b)->combine(b);
 }
 
-// ---- the map
+// ---- compute
 
-// Nanoseconds since the last lap.
+// Nanoseconds since *last_ns, which is set to now.
 static uint64_t lap(int64_t *last_ns) {
     int64_t now_ns = clock_now_ns();
     uint64_t span = (uint64_t)(now_ns - *last_ns);
@@ -66,12 +66,13 @@ static uint64_t lap(int64_t *last_ns) {
     return span;
 }
 
-// Errors name their stage.
+// Adds the stage's name to an error.
 static err_t in_stage(err_t e, const char *stage) {
     return err_is(e) ? err_context(e, "%s", stage) : e;
 }
 
-// From the rows in D to each token's weighted sum. On devices the outputs may still be on their way when it returns.
+// Runs the stages from the converted rows to each token's weighted sum. On devices, copies of the outputs may still be running on
+// return.
 static err_t compute(struct layer_pass *pass) {
     struct batch *b = &pass->b;
     struct layer_timings *spent = &pass->spent;
@@ -99,7 +100,7 @@ static err_t compute(struct layer_pass *pass) {
     return OK;
 }
 
-// ---- a batch's three steps
+// ---- the three steps of a batch: input, compute, finish
 
 static FALLIBLE check_limits(struct batch *b) {
     const struct layer_limits *limits = &b->engine->limits;
@@ -120,7 +121,7 @@ static FALLIBLE input(struct batch *b, uint64_t *rows_direct) {
     b->ids = (int32_t *)(void *)b->engine->message;
     b->weights = (float *)(void *)(b->ids + b->tokens * b->top_k);
     batch_index_tokens(b);
-    if (b->read == 0) {
+    if (b->rows_read == 0) {
         return OK;
     }
     batch_normalise_router_rows(b);
@@ -143,7 +144,7 @@ static void count_load(const struct batch *b, uint64_t *expert_load) {
     }
 }
 
-static void note(struct layer_pass *pass, err_t e) {
+static void record_error(struct layer_pass *pass, err_t e) {
     if (err_is(e)) {
         err_save(e, &pass->error);
     }
@@ -162,7 +163,7 @@ struct layer_pass *layer_pass_input(struct engine *engine, const struct model_la
         .engine = engine, .in = &engine->inputs[slot], .slot = slot, .layer = layer, .requests = requests, .count = count};
     pass->b.shards = shards_take(layer->in_force); // for the whole batch: a new placement takes effect between batches
     pass->spent.placement_epoch = pass->b.shards->placement->epoch;
-    note(pass, input(&pass->b, &pass->spent.rows_direct));
+    record_error(pass, input(&pass->b, &pass->spent.rows_direct));
     pass->spent.parts.input = lap(&pass->clock_ns);
     return pass;
 }
@@ -172,30 +173,30 @@ void layer_pass_compute(struct layer_pass *pass) {
         return;
     }
     pass->clock_ns = clock_now_ns();
-    if (pass->b.read == 0) {
+    if (pass->b.rows_read == 0) {
         write_zeros(&pass->b);
         pass->spent.combine = lap(&pass->clock_ns);
         return;
     }
-    note(pass, compute(pass));
+    record_error(pass, compute(pass));
 }
 
 FALLIBLE layer_pass_finish(struct layer_pass *pass, uint64_t *expert_load, struct layer_timings *timings) {
     struct batch *b = &pass->b;
-    if (!has_failed(pass) && b->read > 0) {
-        note(pass, in_stage(stages_of(b)->answer(b), "combine"));
+    if (!has_failed(pass) && b->rows_read > 0) {
+        record_error(pass, in_stage(stages_of(b)->answer(b), "combine"));
         pass->spent.combine += lap(&pass->clock_ns);
     }
     if (has_failed(pass)) {
         stages_of(b)->abandon(b);
         exchange_settle(b->engine->exchange);
-    } else if (b->read > 0) {
+    } else if (b->rows_read > 0) {
         count_load(b, expert_load);
     }
     if (timings) {
         *timings = pass->spent;
     }
-    shards_give_back(b->layer->in_force, b->shards);
+    shards_release(b->layer->in_force, b->shards);
     return has_failed(pass) ? err_restore(&pass->error) : OK;
 }
 

@@ -1,6 +1,6 @@
 #include "expert/layer/layer_piece.h"
 
-// Rows of a [T, columns] or [T] view.
+// Narrows a [T, columns] or [T] view to rows [first, first + tokens).
 static void cut(struct expertd_tensor_view *view, size_t first, size_t tokens) {
     uint64_t row_bytes = (view->rank == 2 ? view->shape[1] : 1) * expertd_dtype_size(view->dtype);
     view->data = (const char *)view->data + first * row_bytes;
@@ -15,7 +15,7 @@ struct layer_request layer_request_piece(const struct layer_request *whole, size
     }
     piece.tokens = tokens;
     cut(&piece.hidden, first, tokens);
-    if (piece.hidden_scale.dtype != EXPERTD_DTYPE_NONE && piece.hidden_scale.rank == 2) { // of rank 1 it is one for all rows
+    if (piece.hidden_scale.dtype != EXPERTD_DTYPE_NONE && piece.hidden_scale.rank == 2) { // rank 1: one scale for all rows
         cut(&piece.hidden_scale, first, tokens);
     }
     if (piece.source == ROUTING_GIVEN) {
@@ -34,7 +34,7 @@ struct layer_request layer_request_piece(const struct layer_request *whole, size
     return piece;
 }
 
-// The sign is in the last byte of an I32 or I64: they are little-endian.
+// Reads only the last byte of each I32 or I64: integers are little-endian, so it holds the sign.
 static bool all_negative(const struct expertd_tensor_view *ids, size_t first, size_t count) {
     size_t bytes = expertd_dtype_size(ids->dtype);
     const int8_t *signs = (const int8_t *)ids->data + first * bytes + bytes - 1;

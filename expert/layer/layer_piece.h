@@ -1,18 +1,18 @@
-// Rows of one request: which are computed at all, and a run of them as a request of its own, which is how a large one is computed
-// in several batches. Rows are independent, so the answer's bits do not change.
+// Cuts a large request into pieces, each a request of its own, so that several batches compute it. Rows are independent, so the
+// result has the same bits. Also finds the rows of a request that need no compute.
 #ifndef EXPERTD_EXPERT_LAYER_LAYER_PIECE_H
 #define EXPERTD_EXPERT_LAYER_LAYER_PIECE_H
 
 #include "expert/layer/layer_request.h"
 
-// Rows [first, first + tokens) of a checked request of a layer of that hidden size; its views and its output point into the
-// whole's.
+// Rows [first, first + tokens) of a checked request. The piece's views and its output point into those of `whole`. hidden_size is
+// the layer's.
 struct layer_request layer_request_piece(const struct layer_request *whole, size_t first, size_t tokens, size_t hidden_size);
 
-// False where no expert will see that row of a checked request: its routes are given, all empty, and the shared experts are not
-// asked for. Its output is zeros.
+// False if no expert reads the row: the caller gave its routes, all of them are empty (negative), and the request excludes the
+// shared experts. The row's output is zeros. The request has passed layer_request_check.
 bool layer_request_reads_row(const struct layer_request *request, size_t row);
-// No row is computed.
+// True if the request has no rows, or layer_request_reads_row is false for all of them.
 bool layer_request_is_empty(const struct layer_request *request);
 
 #endif

@@ -1,12 +1,11 @@
-// The scalar twin of a layer: one token at a time, one choice at a time, one thread, plain loops. It shares the row functions whose
-// formulas exist once (routing, activation) and the stored weights with the fast path, and nothing of how work is cut, grouped,
-// gathered or combined.
+// The scalar twin of a layer: one thread, one token and one choice at a time, plain loops. It shares with the fast path only the
+// stored weights and the row functions for routing, activation and norms; batching, grouping, exchange and combine are its own.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "expert/layer/layer.h"
-#include "expert/model/token_table.h"
+#include "expert/layout/token_table.h"
 #include "expertd/kernels/activation.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/normalise.h"
@@ -21,15 +20,15 @@ struct twin {
     size_t top_k;
     float *wide;             // [H] the hidden row in D, widened
     void *hidden;            // [H] in D
-    void *latent;            // [L] in D: the row that latent experts see
-    void *input;             // [max(H, L)] in D: what an expert sees
-    float *router_row;       // [H] the router's own row, normalised, where the layer has one
+    void *latent;            // [L] in D: the row that latent experts read
+    void *input;             // [max(H, L)] in D: the row that one expert reads
+    float *router_row;       // [H] the normalised router_input, if the layer needs one
     float *logits;           // [E + Z]
     int32_t *ids;            // [K]
     float *weights;          // [K]
     float *gate, *up, *sums; // [max(I, shared I)], [max(H, L)]
     void *inner;             // [max(I, shared I)] in D
-    void *ordered;           // [max(H, L, I, shared I)] in D
+    void *ordered;           // [max(H, L, I, shared I)] in D: a row in the k order of an expert's codes
     void *result;            // [max(H, L)] in D
     float *row;              // [max(H, L)] a result row, widened
     float *out;              // [max(H, L)]
@@ -61,12 +60,12 @@ struct twin_expert {
     size_t group;
     const struct expertd_activation *activation;
     uint32_t row_size, width;
-    float scale; // of the sum before its rounding
+    float scale; // multiplies the result before it is rounded
     bool scaled;
 };
 
-// x as the expert's codes are sorted, where they are.
-static const void *in_order(struct twin *t, const void *x, void *const *orders, size_t group, size_t k) {
+// x in the k order of the expert's codes; x itself if they have no order of their own.
+static const void *reordered(struct twin *t, const void *x, void *const *orders, size_t group, size_t k) {
     const uint32_t *order = orders ? orders[group] : NULL;
     size_t size = expertd_dtype_size(t->dtype);
     for (size_t i = 0; order && i < k; i++) {
@@ -80,7 +79,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     const struct expert_weights *w = e->weights;
     uint32_t row_size = e->row_size;
     bool gated = expertd_activation_is_gated(e->activation);
-    const void *input = in_order(t, t->input, w->hidden_order, e->group, row_size);
+    const void *input = reordered(t, t->input, w->hidden_order, e->group, row_size);
     if (gated) {
         TRY(multiply(input, &w->gate, e->group, t->gate));
     }
@@ -96,7 +95,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
         .out = t->inner,
     };
     expertd_activation_row(&a);
-    TRY(multiply(in_order(t, t->inner, w->inner_order, e->group, e->width), &w->down, e->group, t->sums));
+    TRY(multiply(reordered(t, t->inner, w->inner_order, e->group, e->width), &w->down, e->group, t->sums));
     for (uint32_t i = 0; i < row_size; i++) {
         if (w->down_bias) {
             t->sums[i] += ((const float *)w->down_bias[e->group])[i];
@@ -110,7 +109,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     return OK;
 }
 
-static void take_in(struct twin *t, size_t token) {
+static void convert_input(struct twin *t, size_t token) {
     uint32_t width = t->layer->params.hidden_size;
     const struct layer_request *r = t->request;
     expertd_dtype_widen(r->hidden.dtype, (const char *)r->hidden.data + token * width * expertd_dtype_size(r->hidden.dtype), width,
@@ -180,7 +179,7 @@ static FALLIBLE route(struct twin *t, size_t token) {
     return OK;
 }
 
-// One choice added to the token's output.
+// Adds one choice's row to the token's output.
 static FALLIBLE add_choice(struct twin *t, size_t k) {
     const struct layer_params *p = &t->layer->params;
     int32_t id = t->ids[k];
@@ -196,7 +195,7 @@ static FALLIBLE add_choice(struct twin *t, size_t k) {
             expertd_dtype_narrow(&product, 1, t->dtype, (char *)t->input + i * expertd_dtype_size(t->dtype));
         }
         const struct placement *placement = t->shards->placement;
-        uint32_t holder = placement->holder_first[id], rank = placement->holders[holder]; // of replicas the first
+        uint32_t holder = placement->holder_first[id], rank = placement->holders[holder]; // the first replica
         struct twin_expert e = {
             .weights = &t->shards->ranks[rank],
             .group = placement->holder_slots[holder] - placement->rank_first[rank],
@@ -234,7 +233,7 @@ static FALLIBLE add_shared(struct twin *t) {
     return OK;
 }
 
-// The hidden row as latent experts see it.
+// Projects the hidden row of H to the row of L that latent experts read.
 static FALLIBLE project(struct twin *t) {
     uint32_t latent_size = t->layer->params.latent_size;
     if (latent_size > 0) {
@@ -244,7 +243,7 @@ static FALLIBLE project(struct twin *t) {
     return OK;
 }
 
-// Their sum as a row of H.
+// Projects the latent experts' sum of L back to a row of H.
 static FALLIBLE project_back(struct twin *t) {
     uint32_t latent_size = t->layer->params.latent_size;
     if (latent_size > 0) {
@@ -257,7 +256,7 @@ static FALLIBLE project_back(struct twin *t) {
 static FALLIBLE forward_token(struct twin *t, size_t token) {
     const struct layer_params *p = &t->layer->params;
     const struct layer_request *r = t->request;
-    take_in(t, token);
+    convert_input(t, token);
     TRY(route(t, token));
     TRY(project(t));
     memset(t->out, 0, expert_row_size(p) * sizeof *t->out);
@@ -296,29 +295,29 @@ FALLIBLE layer_forward_reference(const struct model_layer *layer, enum expertd_d
     size_t floats[] = {hidden_size, hidden_size,   row,   outputs, t.top_k, t.top_k, width,
                        width,       row,           width, row,     row,     row,     width > row ? width : row,
                        hidden_size, p->latent_size};
-    void **places[] = {(void **)&t.wide,   &t.hidden,       &t.input,
+    void **pieces[] = {(void **)&t.wide,   &t.hidden,       &t.input,
                        (void **)&t.logits, (void **)&t.ids, (void **)&t.weights,
                        (void **)&t.gate,   (void **)&t.up,  (void **)&t.sums,
                        &t.inner,           &t.result,       (void **)&t.row,
                        (void **)&t.out,    &t.ordered,      (void **)&t.router_row,
                        &t.latent};
-    enum { PLACES = sizeof floats / sizeof floats[0] };
+    enum { PIECES = sizeof floats / sizeof floats[0] };
     struct arena arena;
     size_t bytes = arena_rounded(p->has_router ? expertd_routing_scratch_bytes(&p->routing) : 0);
-    for (size_t i = 0; i < PLACES; i++) {
+    for (size_t i = 0; i < PIECES; i++) {
         bytes += arena_rounded(floats[i] * sizeof(float));
     }
     TRY(arena_init(&arena, bytes));
     err_t e = OK;
-    for (size_t i = 0; i < PLACES && !err_is(e); i++) {
-        e = arena_take(&arena, floats[i] * sizeof(float), places[i]);
+    for (size_t i = 0; i < PIECES && !err_is(e); i++) {
+        e = arena_take(&arena, floats[i] * sizeof(float), pieces[i]);
     }
     t.scratch = arena.base + arena.used;
     t.shards = shards_take(layer->in_force);
     for (size_t token = 0; token < request->tokens && !err_is(e); token++) {
         e = forward_token(&t, token);
     }
-    shards_give_back(layer->in_force, t.shards);
+    shards_release(layer->in_force, t.shards);
     arena_deinit(&arena);
     return e;
 }

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "expert/model/token_table.h"
+#include "expert/layout/token_table.h"
 
 struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k) {
     uint32_t top_k = model->max_top_k ? model->max_top_k : 1;
@@ -56,7 +56,8 @@ static FALLIBLE check_hidden(const struct layer_request *request, const struct m
     }
     if (hidden->shape[0] > limits->max_tokens) {
         FAIL_FIELD(EXPERTD_ERR_TOO_LARGE, "hidden.shape",
-                   "hidden.shape: %" PRIu64 " tokens, at most %u in one request: split them, the answer's bytes stay the same",
+                   "hidden.shape: %" PRIu64 " tokens, at most %u in one request: split them over several requests, the "
+                   "answer's bytes stay the same",
                    hidden->shape[0], limits->max_tokens);
     }
     return check_bytes(hidden, "hidden");
@@ -72,7 +73,8 @@ static FALLIBLE check_scale(const struct layer_request *request, uint32_t hidden
         return OK;
     }
     if (!is_f8(request->hidden.dtype)) {
-        FAIL_FIELD(EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden_scale", "hidden_scale: only for F8 hidden states, these are %s",
+        FAIL_FIELD(EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden_scale",
+                   "hidden_scale: only for F8 hidden states, and hidden is %s: leave it out",
                    expertd_dtype_name(request->hidden.dtype));
     }
     if (scale->dtype != EXPERTD_DTYPE_F32) {
@@ -142,16 +144,17 @@ static FALLIBLE check_routes(const struct layer_request *request, const struct m
     return check_ids_in_range(request, layer);
 }
 
-// Those of a request that needs none too: what is sent must be what it is said to be, whether it is read or not.
+// Also checks token_ids that the layer does not read: a tensor must always match its declared shape and dtype.
 static FALLIBLE check_token_ids(const struct layer_request *request, const struct model_layer *layer, bool needed) {
     const struct expertd_tensor_view *ids = &request->token_ids;
     if (ids->dtype == EXPERTD_DTYPE_NONE) {
         if (!needed) {
             return OK;
         }
-        FAIL_FIELD(EXPERTD_ERR_SHAPE_MISMATCH, "token_ids",
-                   "token_ids: missing: the router of layer %u chooses experts by token id: send them, [%zu] I32 or I64, or routes",
-                   layer->params.layer, request->tokens);
+        FAIL_FIELD(
+            EXPERTD_ERR_SHAPE_MISMATCH, "token_ids",
+            "token_ids: missing: the router of layer %u chooses experts by token id: send token_ids, [%zu] I32 or I64, or routes",
+            layer->params.layer, request->tokens);
     }
     if (ids->dtype != EXPERTD_DTYPE_I32 && ids->dtype != EXPERTD_DTYPE_I64) {
         FAIL_FIELD(EXPERTD_ERR_DTYPE_UNSUPPORTED, "token_ids.dtype", "token_ids.dtype: %s: send I32 or I64",
@@ -167,7 +170,7 @@ static FALLIBLE check_token_ids(const struct layer_request *request, const struc
         int64_t id = token_id_at(ids, i);
         if (id < 0 || id >= layer->params.num_token_ids) {
             FAIL_FIELD(EXPERTD_ERR_EXPERT_OUT_OF_RANGE, "token_ids",
-                       "token_ids: %" PRId64 " at token %" PRIu64 ": the router of layer %u knows 0 to %u", id, i,
+                       "token_ids: %" PRId64 " at token %" PRIu64 ": the router of layer %u has token ids 0 to %u", id, i,
                        layer->params.layer, layer->params.num_token_ids - 1);
         }
     }
@@ -181,7 +184,7 @@ static FALLIBLE check_router_input(const struct layer_request *request, const st
             return OK;
         }
         FAIL_FIELD(EXPERTD_ERR_SHAPE_MISMATCH, "router_input",
-                   "router_input: missing: the router of layer %u reads other rows than its experts: send them, [%zu, %u], or "
+                   "router_input: missing: the router of layer %u reads rows other than hidden: send router_input, [%zu, %u], or "
                    "router_logits, or routes",
                    layer->params.layer, request->tokens, layer->params.hidden_size);
     }
@@ -198,7 +201,7 @@ static FALLIBLE check_routing(const struct layer_request *request, const struct 
         return check_routes(request, layer, limits);
     }
     if (!layer->params.has_router) {
-        FAIL(EXPERTD_ERR_NO_ROUTER, "layer %u has no router here: send routes", layer->params.layer);
+        FAIL(EXPERTD_ERR_NO_ROUTER, "layer %u has no router: send routes", layer->params.layer);
     }
     if (request->source == ROUTING_OWN) {
         return OK;
@@ -222,7 +225,8 @@ FALLIBLE layer_request_check(const struct layer_request *request, const struct m
     TRY(check_token_ids(request, layer, layer_request_needs_token_ids(request, layer)));
     TRY(check_router_input(request, layer, request->source == ROUTING_OWN && layer->params.needs_router_input));
     if (request->shared && layer->params.shared == SHARED_NONE) {
-        FAIL_FIELD(EXPERTD_ERR_NO_SHARED_EXPERTS, "shared_experts", "shared_experts: layer %u has none to include",
+        FAIL_FIELD(EXPERTD_ERR_NO_SHARED_EXPERTS, "shared_experts",
+                   "shared_experts: layer %u has no shared experts to include: send EXCLUDE, or leave the field out",
                    layer->params.layer);
     }
     if (!expertd_dtype_is_float16_or_32(request->output_dtype)) {

@@ -1,4 +1,4 @@
-// A request for one layer, as the layer computes it: the caller's rows and routes, and whether they fit the layer.
+// A request to compute one layer: the caller's rows and routing, and the check that they fit the layer.
 #ifndef EXPERTD_EXPERT_LAYER_LAYER_REQUEST_H
 #define EXPERTD_EXPERT_LAYER_LAYER_REQUEST_H
 
@@ -12,43 +12,44 @@
 
 enum routing_source {
     ROUTING_OWN,    // the model's router
-    ROUTING_LOGITS, // the caller's logits, scored as the model does
-    ROUTING_GIVEN,  // the caller's ids and weights, applied as they are
+    ROUTING_LOGITS, // the caller's logits; the model's scoring and top-k
+    ROUTING_GIVEN,  // the caller's ids and weights, unchanged
 };
 
-// One caller's rows. All views are borrowed until layer_forward returns, and have passed layer_request_check.
+// All views are borrowed until layer_forward returns. layer_request_check has accepted the request.
 struct layer_request {
     size_t tokens;                           // T, may be 0
     struct expertd_tensor_view hidden;       // [T, H] F32, F16, BF16, or F8 with a scale
-    struct expertd_tensor_view hidden_scale; // F8 only: [1], [T, 1] or [T, ceil(H / 128)] F32; dtype NONE: none
+    struct expertd_tensor_view hidden_scale; // F8 only: [1], [T, 1] or [T, ceil(H / 128)] F32; dtype NONE: absent
     enum routing_source source;
-    struct expertd_tensor_view ids;       // GIVEN: [T, K'] I32 or I64
-    struct expertd_tensor_view weights;   // GIVEN: [T, K'] F32, BF16 or F16
-    struct expertd_tensor_view logits;    // LOGITS: [T, E + Z] F32, BF16 or F16
-    struct expertd_tensor_view token_ids; // [T] I32 or I64. Read for OWN and LOGITS of a layer that needs_token_ids; always checked
-    // [T, H] F32, BF16 or F16, used unrounded. Read for OWN of a layer that needs_router_input; always checked.
+    struct expertd_tensor_view ids;     // GIVEN: [T, K'] I32 or I64
+    struct expertd_tensor_view weights; // GIVEN: [T, K'] F32, BF16 or F16
+    struct expertd_tensor_view logits;  // LOGITS: [T, E + Z] F32, BF16 or F16
+    // [T] I32 or I64. Read if the layer needs_token_ids and source is OWN or LOGITS; always checked.
+    struct expertd_tensor_view token_ids;
+    // [T, H] F32, BF16 or F16, not rounded to D. Read if the layer needs_router_input and source is OWN; always checked.
     struct expertd_tensor_view router_input;
-    bool shared; // add the shared experts, or the output bias, and apply the output norm where the block has one
+    bool shared;                     // include the shared experts or the output bias, and the output norm, if the block has them
     enum expertd_dtype output_dtype; // F32, BF16, F16
-    void *output;                    // [T, H] in output_dtype; may be misaligned. Written once and completely; not at all on error
+    void *output;                    // [T, H] in output_dtype; may be misaligned. Written once and completely; not written on error
 };
 
 struct layer_limits {
     uint32_t max_tokens; // of one batch
-    uint32_t max_top_k;  // of a caller's routes
-    size_t max_choices;  // tokens x choices: of one batch, for which memory is reserved; of a request, all its pieces together
+    uint32_t max_top_k;  // choices per token in a caller's routes
+    size_t max_choices;  // tokens x choices: of one batch, for which memory is reserved; in layer_request_check, of one request
 };
 
 // max_choices is max_tokens times the largest router's K.
 struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k);
 
-// Checks that the request fits the layer. EXPERTD_ERR_SHAPE_MISMATCH, EXPERTD_ERR_DTYPE_UNSUPPORTED, EXPERTD_ERR_TENSOR_BYTES,
-// EXPERTD_ERR_NO_ROUTER, EXPERTD_ERR_NO_SHARED_EXPERTS, EXPERTD_ERR_EXPERT_OUT_OF_RANGE, EXPERTD_ERR_TOO_LARGE, each with the
-// request field. Does not look at `output`.
+// Checks that the request fits the layer; each error names the request field. EXPERTD_ERR_SHAPE_MISMATCH,
+// EXPERTD_ERR_DTYPE_UNSUPPORTED, EXPERTD_ERR_TENSOR_BYTES, EXPERTD_ERR_NO_ROUTER, EXPERTD_ERR_NO_SHARED_EXPERTS,
+// EXPERTD_ERR_EXPERT_OUT_OF_RANGE, EXPERTD_ERR_TOO_LARGE. Ignores `output`.
 FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
                              const struct layer_limits *limits);
 
-// True where the request's routing hashes token_ids, which must then not change after the check.
+// True if routing looks up experts by token_ids. The ids must then not change after the check.
 bool layer_request_needs_token_ids(const struct layer_request *request, const struct model_layer *layer);
 
 #endif

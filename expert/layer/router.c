@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "expert/model/token_table.h"
+#include "expert/layout/token_table.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/routing.h"
 
@@ -55,7 +55,8 @@ static void choose_row(void *context, size_t token, unsigned thread) {
     }
 }
 
-// Element i of an I32 or I64 view, as the plan takes it: any negative value is -1, a value past 31 bits stays out of range.
+// Element i of an I32 or I64 view for the plan: a negative value becomes -1, a value above INT32_MAX becomes INT32_MAX, which is
+// out of range.
 static int32_t id_at(const struct expertd_tensor_view *ids, size_t i) {
     if (ids->dtype == EXPERTD_DTYPE_I32) {
         int32_t id;
@@ -87,7 +88,7 @@ void router_look_up(const struct layer_request *request, const struct router_arg
     }
 }
 
-// The columns that this request does not fill: no expert there.
+// Marks the columns beyond the request's choices as empty.
 static void clear_rest(const struct router_args *args, size_t choices) {
     for (size_t t = 0; t < args->tokens; t++) {
         for (size_t k = choices; k < args->top_k; k++) {

@@ -1,4 +1,5 @@
-// From hidden rows to choices: the model's own router, the caller's logits, or the caller's routes. fp32, whatever D.
+// Chooses each token's experts and their weights: by the model's router, from the caller's logits, or from the caller's routes.
+// Computes in fp32 for every D.
 #ifndef EXPERTD_EXPERT_LAYER_ROUTER_H
 #define EXPERTD_EXPERT_LAYER_ROUTER_H
 
@@ -7,29 +8,29 @@
 
 #include "expert/layer/layer_request.h"
 #include "expert/model/model.h"
+#include "expertd/kernels/team.h"
 
-// Hidden rows as the router reads them, and room for what it makes of them.
 struct router_scratch {
-    float *logits; // [max_tokens, max_router_outputs]
-    char *rows;    // team threads x routing_bytes
+    float *logits; // [max_tokens, router outputs of the widest layer]
+    char *rows;    // [team threads][routing_bytes] scratch of expertd_routing_row
     size_t routing_bytes;
-    void *matmul; // grouped_matmul's own, for max_tokens rows of one group
+    void *matmul; // workspace of grouped_matmul for max_tokens rows of one group
 };
 
 struct router_args {
     const struct model_layer *layer;
-    const float *hidden;  // [tokens, H] the rows of D, widened, or the router's own; only ROUTING_OWN reads it
+    const float *hidden;  // [tokens, H] the widened rows of D, or the normalised router_input; read for ROUTING_OWN only
     size_t hidden_stride; // elements
     size_t tokens;
-    size_t top_k;   // columns of ids and weights: at least the request's
-    int32_t *ids;   // [tokens, top_k]; columns past the request's are set to -1
+    size_t top_k;   // columns of ids and weights; at least router_choices
+    int32_t *ids;   // [tokens, top_k]; columns beyond router_choices are set to -1
     float *weights; // [tokens, top_k]
 };
 
-// Columns of choices that the request brings.
+// Choices per token: those of the caller's routes, or the router's K.
 size_t router_choices(const struct layer_request *request, const struct model_layer *layer);
 
-// The choices of a layer whose router hashes tokens: the first K columns of ids, by the request's token_ids.
+// For a layer that needs_token_ids: sets the first K columns of ids from the layer's table of token ids.
 void router_look_up(const struct layer_request *request, const struct router_args *args);
 
 // Routes one request's tokens. The request has passed layer_request_check.

@@ -1,5 +1,4 @@
-// Divides one block of memory into pieces. With memory NULL it only adds up the bytes, so that the size and the layout, made by the
-// same code, cannot differ.
+// Divides one block of memory into pieces. With memory NULL it only counts the bytes, so one function both sizes and lays out.
 #ifndef EXPERTD_EXPERT_LAYER_SCRATCH_LAYOUT_H
 #define EXPERTD_EXPERT_LAYER_SCRATCH_LAYOUT_H
 

@@ -18,17 +18,17 @@ struct layer_stages {
     err_t (*route)(struct batch *b);
     // Latent experts: rows of H become rows of L.
     err_t (*project)(struct batch *b);
-    // Sets out->hidden, and on devices out->row_token; where experts read weighted rows, makes them.
+    // Sets out->hidden, and on devices out->row_token. Computes the weighted rows of layers with weights on the input.
     err_t (*dispatch)(struct batch *b, struct exchange_batch *out);
-    // Every rank's experts over the rows in its inbox.
+    // Computes each rank's experts over the rows in the rank's inbox.
     err_t (*experts)(struct batch *b);
-    // The shared experts of the tokens that want them: b->shared_count is not 0.
+    // Computes the shared experts over b->shared_tokens. Called only if b->shared_count > 0.
     err_t (*shared_experts)(struct batch *b);
-    // Each token's weighted sum. The host writes it to the request's output, devices start to send it back.
+    // Each token's weighted sum. The host writes it to the request's output; devices start the copy to the host.
     err_t (*combine)(struct batch *b);
-    // Waits for the outputs and writes them to the requests where combine has not.
+    // Devices: waits for the outputs and copies them to the requests. Host: nothing is left to do.
     err_t (*answer)(struct batch *b);
-    // After an error: no copy of the batch's rows is under way when it returns.
+    // After an error: waits until no copy of the batch's rows is running.
     void (*abandon)(struct batch *b);
 };
 

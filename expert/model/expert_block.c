@@ -43,7 +43,7 @@ static FALLIBLE fill_copy(struct expert_block *from, const struct block_copier *
     to->digest = digest_of(to->data, to->bytes);
     to->has_digest = true;
     if (to->digest != from->digest) {
-        FAIL(EXPERTD_ERR_IO, "the copy of %zu bytes has digest %016llx, its source %016llx: memory is not to be trusted",
+        FAIL(EXPERTD_ERR_IO, "the copy of %zu bytes has digest %016llx, but its source has %016llx: the memory may be defective",
              from->bytes, (unsigned long long)to->digest, (unsigned long long)from->digest);
     }
     return OK;
@@ -68,7 +68,7 @@ struct expert_block *expert_block_share(struct expert_block *block) {
     return block;
 }
 
-// A piece of the arena cannot be unmapped by itself; its whole pages can be let go.
+// A part of the arena cannot be unmapped, but its full pages can be returned to the system.
 static void release_pages(void *data, size_t bytes) {
     uintptr_t begin = ((uintptr_t)data + PAGE - 1) / PAGE * PAGE, end = ((uintptr_t)data + bytes) / PAGE * PAGE;
     if (end > begin) {
@@ -76,7 +76,7 @@ static void release_pages(void *data, size_t bytes) {
     }
 }
 
-void expert_block_let_go(const struct expert_block *block) {
+void expert_block_release(const struct expert_block *block) {
     release_pages(block->data, block->bytes);
 }
 

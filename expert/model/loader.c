@@ -12,10 +12,10 @@
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
 
-// What is counted as matrices are loaded, on any thread.
-struct odd {
+// Counts suspicious values on all threads. See struct model_suspicious.
+struct suspicious {
     _Atomic uint64_t count;
-    _Atomic uint64_t first; // key_of the first matrix that has any; UINT64_MAX: there are none
+    _Atomic uint64_t first; // key_of the first matrix with such values; UINT64_MAX: none
 };
 
 struct load {
@@ -25,12 +25,12 @@ struct load {
     struct loader_digests *digests; // [layers]
     struct arena staging;           // [threads] of staging_bytes
     size_t staging_bytes;
-    size_t layer_tasks;       // tasks of a layer: its experts, and one for the router and the shared expert
+    size_t layer_tasks;       // tasks of a layer: one for each expert, and one for the router and the shared expert
     uint64_t all_bytes;       // as stored
-    int64_t next_progress_ns; // thread 0's
+    int64_t next_progress_ns; // used by thread 0 only
     _Atomic uint64_t done_bytes;
-    struct odd odd_scales, zeros_of_16; // struct model's
-    _Atomic bool failed;                // the first failure's thread writes `error`; read when all have come home
+    struct suspicious suspicious_scales, zeros_of_16; // as in struct model
+    _Atomic bool failed; // the thread that sets it writes `error`, which is read after all tasks have ended
     struct err_copy error;
 };
 
@@ -42,7 +42,7 @@ static void widen_vector(const struct vector_source *s, size_t count, float *out
     }
 }
 
-static void place_vector(const struct supply_matrix *m, float *out) {
+static void store_vector(const struct supply_matrix *m, float *out) {
     struct vector_source source = {.data = m->source.data, .dtype = m->source.dtype, .stride = m->source.k_stride};
     widen_vector(&source, m->k, out);
 }
@@ -56,54 +56,54 @@ static FALLIBLE pack_into(const struct supply_matrix *m, const struct expertd_pa
     return OK;
 }
 
-// Gate and up read one row: where gate has told its order, up's is the same.
-static FALLIBLE place_order(const struct supply_matrix *m, bool told, void *const *orders, size_t group) {
+// Stores the permutation of k. Gate and up read the same row, so that up's must equal gate's, which is stored already (`is_set`).
+static FALLIBLE store_order(const struct supply_matrix *m, bool is_set, void *const *orders, size_t group) {
     if (!orders || !m->rows.order) {
         return OK;
     }
-    if (!told) {
+    if (!is_set) {
         memcpy(orders[group], m->rows.order, m->k * sizeof *m->rows.order);
     } else if (memcmp(orders[group], m->rows.order, m->k * sizeof *m->rows.order) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "gate and up are sorted by two different g_idx, for which one row of activations cannot be put in order: "
-             "--widen serves it");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "gate and up have different g_idx, so that one permuted row of activations cannot serve both: "
+                                     "serve this model with --widen");
     }
     return OK;
 }
 
-static FALLIBLE place_matrix(const struct supply_matrix *m, enum supply_tensor tensor, const struct expert_weights *experts,
+static FALLIBLE store_matrix(const struct supply_matrix *m, enum supply_tensor tensor, const struct expert_weights *experts,
                              size_t group) {
     bool gated = experts->gate.data != NULL;
     const struct expertd_packed_weights *packed = tensor == SUPPLY_GATE ? &experts->gate
                                                   : tensor == SUPPLY_UP ? &experts->up
                                                                         : &experts->down;
-    TRY(place_order(m, tensor == SUPPLY_UP && gated, tensor == SUPPLY_DOWN ? experts->inner_order : experts->hidden_order, group));
+    TRY(store_order(m, tensor == SUPPLY_UP && gated, tensor == SUPPLY_DOWN ? experts->inner_order : experts->hidden_order, group));
     return pack_into(m, packed, group);
 }
 
-static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
+// Writes the tensor to its place in the model.
+static FALLIBLE store(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
                       const struct expert_weights *experts, size_t group) {
     switch (tensor) {
     case SUPPLY_GATE:
     case SUPPLY_UP:
     case SUPPLY_DOWN:
-        return place_matrix(m, tensor, experts, group);
+        return store_matrix(m, tensor, experts, group);
     case SUPPLY_GATE_BIAS:
-        place_vector(m, experts->gate_bias[group]);
+        store_vector(m, experts->gate_bias[group]);
         break;
     case SUPPLY_UP_BIAS:
-        place_vector(m, experts->up_bias[group]);
+        store_vector(m, experts->up_bias[group]);
         break;
     case SUPPLY_DOWN_BIAS:
-        place_vector(m, experts == &layer->shared ? layer->output_bias : experts->down_bias[group]);
+        store_vector(m, experts == &layer->shared ? layer->output_bias : experts->down_bias[group]);
         break;
     case SUPPLY_ROUTER:
         return pack_into(m, &layer->router, 0);
     case SUPPLY_ROUTER_BIAS:
-        place_vector(m, layer->router_bias);
+        store_vector(m, layer->router_bias);
         break;
     case SUPPLY_SELECTION_BIAS:
-        place_vector(m, layer->selection_bias);
+        store_vector(m, layer->selection_bias);
         break;
     case SUPPLY_SHARED_GATE:
         return pack_into(m, &layer->shared_gate, 0);
@@ -112,7 +112,7 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
     case SUPPLY_LATENT_OUT:
         return pack_into(m, &layer->latent_out, 0);
     case SUPPLY_OUTPUT_NORM:
-        place_vector(m, layer->output_norm);
+        store_vector(m, layer->output_norm);
         break;
     case SUPPLY_TENSORS:
         break;
@@ -121,10 +121,11 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
     return OK;
 }
 
-struct piece {
+// The tensors that a task loads, and their destination.
+struct load_item {
     size_t layer;
     uint32_t expert;                      // or SUPPLY_SHARED
-    const struct expert_weights *experts; // where it goes, at `group`
+    const struct expert_weights *experts; // destination: group `group` of these
     size_t group;
     void *staging;
 };
@@ -140,95 +141,97 @@ static const char *tensor_text(enum supply_tensor tensor) {
                                                       "router bias",
                                                       "selection bias",
                                                       "shared gate",
-                                                      "into the latent space",
-                                                      "out of the latent space",
-                                                      "norm"};
+                                                      "projection into the latent space",
+                                                      "projection out of the latent space",
+                                                      "output norm"};
     return NAMES[tensor];
 }
 
-// Where a matrix stands in the order of layers, experts and tensors, whichever thread loads it; the least bit: its global scale.
-static uint64_t key_of(const struct piece *piece, enum supply_tensor tensor, bool global) {
-    return (uint64_t)piece->layer << 48 | (uint64_t)piece->expert << 16 | (uint64_t)tensor << 1 | global;
+// The position of a matrix in the order of layers, experts and tensors; the lowest bit is 1 for its global scale. The first
+// suspicious matrix is the one with the smallest key, whichever thread loads it.
+static uint64_t key_of(const struct load_item *item, enum supply_tensor tensor, bool global) {
+    return (uint64_t)item->layer << 48 | (uint64_t)item->expert << 16 | (uint64_t)tensor << 1 | global;
 }
 
-static void note(struct odd *odd, size_t count, uint64_t key) {
-    uint64_t first = atomic_load_explicit(&odd->first, memory_order_relaxed);
+static void count_suspicious(struct suspicious *suspicious, size_t count, uint64_t key) {
+    uint64_t first = atomic_load_explicit(&suspicious->first, memory_order_relaxed);
     if (count == 0) {
         return;
     }
-    atomic_fetch_add_explicit(&odd->count, count, memory_order_relaxed);
-    while (key < first && !atomic_compare_exchange_weak(&odd->first, &first, key)) {
+    atomic_fetch_add_explicit(&suspicious->count, count, memory_order_relaxed);
+    while (key < first && !atomic_compare_exchange_weak(&suspicious->first, &first, key)) {
     }
 }
 
-static void note_what_is_odd(struct load *load, const struct piece *piece, enum supply_tensor tensor,
+static void count_odd_values(struct load *load, const struct load_item *item, enum supply_tensor tensor,
                              const struct quantised_rows *r) {
-    note(&load->odd_scales, r->odd_scales + r->odd_global, key_of(piece, tensor, r->odd_scales == 0));
-    note(&load->zeros_of_16, r->zeros_of_16, key_of(piece, tensor, false));
+    count_suspicious(&load->suspicious_scales, r->not_finite_scales + r->global_is_not_finite,
+                     key_of(item, tensor, r->not_finite_scales == 0));
+    count_suspicious(&load->zeros_of_16, r->zeros_of_16, key_of(item, tensor, false));
 }
 
-// The matrix of a key of key_of. False: there is none.
+// The matrix of a key_of; false: none.
 static bool matrix_of(const struct supply *supply, uint64_t key, struct supply_matrix *out) {
     return key != UINT64_MAX && supply_describe(supply, &supply->layers[key >> 48], (uint32_t)(key >> 16),
                                                 (enum supply_tensor)((key & 0xffff) >> 1), out);
 }
 
-static void name(const struct supply *supply, const struct odd *odd, const struct safetensors_entry *tensor,
-                 struct model_odd *out) {
-    out->count = atomic_load(&odd->count);
-    if (tensor) { // none of weights that are generated
+static void name_tensor(const struct supply *supply, const struct suspicious *suspicious, const struct safetensors_entry *tensor,
+                        struct model_suspicious *out) {
+    out->count = atomic_load(&suspicious->count);
+    if (tensor) { // NULL for generated weights
         snprintf(out->tensor, sizeof out->tensor, "%s", tensor->name);
-        snprintf(out->file, sizeof out->file, "%s", checkpoint_file_of(supply->checkpoint, tensor));
+        snprintf(out->file, sizeof out->file, "%s", supply_file_of(supply, tensor));
     }
 }
 
-// For people: the names go with the supply.
-static void name_what_is_odd(struct load *load, struct model *model) {
+// Copies the names for the log's warning, because the supply is closed after the load.
+static void name_odd_tensors(struct load *load, struct model *model) {
     const struct supply *supply = load->supply;
-    const uint64_t scales = atomic_load(&load->odd_scales.first), zeros = atomic_load(&load->zeros_of_16.first);
+    const uint64_t scales = atomic_load(&load->suspicious_scales.first), zeros = atomic_load(&load->zeros_of_16.first);
     struct supply_matrix m;
     const struct safetensors_entry *tensor = NULL;
     if (matrix_of(supply, scales, &m)) {
         tensor = scales & 1 ? m.quantised->global_tensor : m.quantised->scales_tensor;
     }
-    name(supply, &load->odd_scales, tensor, &model->odd_scales);
+    name_tensor(supply, &load->suspicious_scales, tensor, &model->suspicious_scales);
     tensor = matrix_of(supply, zeros, &m) ? m.quantised->zeros_tensor : NULL;
-    name(supply, &load->zeros_of_16, tensor, &model->zeros_of_16);
+    name_tensor(supply, &load->zeros_of_16, tensor, &model->zeros_of_16);
 }
 
-// One tensor: read, digest, pack, let go.
-static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum supply_tensor tensor, struct supply_matrix *m,
+// One tensor: read, digest, pack, release.
+static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enum supply_tensor tensor, struct supply_matrix *m,
                             struct digest *digest) {
     const struct supply *supply = load->supply;
     TRY(supply_prepare(supply, m));
-    TRY(supply_unpack(piece->staging, m));
-    supply_digest(m, piece->staging, digest);
+    TRY(supply_unpack(item->staging, m));
+    supply_digest(m, item->staging, digest);
     if (m->quantised) {
-        note_what_is_odd(load, piece, tensor, &m->rows);
+        count_odd_values(load, item, tensor, &m->rows);
     }
     if (m->quantised && !supply_keeps_codes(supply, m)) {
-        supply_widen(supply, piece->staging, m);
+        supply_widen(supply, item->staging, m);
     }
-    TRY(place(m, tensor, &load->model->layers[piece->layer], piece->experts, piece->group));
+    TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
     supply_release(supply, m);
     atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);
     return OK;
 }
 
-// The piece's tensors [first, end).
-static FALLIBLE load_tensors(struct load *load, const struct piece *piece, int first, int end, struct digest *digest) {
-    const struct layer_tensors *tensors = &load->supply->layers[piece->layer];
+// The item's tensors [first, end).
+static FALLIBLE load_tensors(struct load *load, const struct load_item *item, int first, int end, struct digest *digest) {
+    const struct layer_tensors *tensors = &load->supply->layers[item->layer];
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
         enum supply_tensor tensor = (enum supply_tensor)t;
-        if (supply_fetch(load->supply, tensors, piece->expert, tensor, piece->staging, &m)) {
-            TRY_IN(load_tensor(load, piece, tensor, &m, digest), "%s", tensor_text(tensor));
+        if (supply_fetch(load->supply, tensors, item->expert, tensor, item->staging, &m)) {
+            TRY_IN(load_tensor(load, item, tensor, &m, digest), "%s", tensor_text(tensor));
         }
     }
     return OK;
 }
 
-// Its other holders' copies, from the first.
+// Copies the expert's block from its first holder to the others.
 static void replicate(const struct shards *shards, uint32_t expert) {
     const struct placement *placement = shards->placement;
     const uint32_t *slots = placement->holder_slots + placement->holder_first[expert];
@@ -238,37 +241,37 @@ static void replicate(const struct shards *shards, uint32_t expert) {
     }
 }
 
-// To the sink; its holders have nothing of it here.
-static FALLIBLE hand_on(const struct load *load, size_t layer_index, uint32_t expert, unsigned thread) {
+// Passes the expert to the sink, and releases the host's pages.
+static FALLIBLE pass_to_sink(const struct load *load, size_t layer_index, uint32_t expert, unsigned thread) {
     const struct model_sink *sink = load->options->sink;
     const struct shards *shards = load->model->layers[layer_index].in_force->shards;
     const struct placement *placement = shards->placement;
     TRY(sink->put(sink->context, load->model, layer_index, expert, thread));
-    expert_block_let_go(shards->blocks[placement->holder_slots[placement->holder_first[expert]]]);
+    expert_block_release(shards->blocks[placement->holder_slots[placement->holder_first[expert]]]);
     return OK;
 }
 
 static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, unsigned thread, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
-    const struct shards *shards = layer->in_force->shards; // nobody else has the model yet
+    const struct shards *shards = layer->in_force->shards; // the model is not yet shared
     uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
-    struct piece piece = {.layer = layer_index,
-                          .expert = expert,
-                          .experts = &shards->ranks[rank],
-                          .group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank],
-                          .staging = staging};
+    struct load_item item = {.layer = layer_index,
+                             .expert = expert,
+                             .experts = &shards->ranks[rank],
+                             .group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank],
+                             .staging = staging};
     struct digest digest;
     digest_init(&digest);
-    TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);
+    TRY_IN(load_tensors(load, &item, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);
     layer->expert_digests[expert] = digest_64(&digest);
     if (load->options->sink) {
-        return hand_on(load, layer_index, expert, thread);
+        return pass_to_sink(load, layer_index, expert, thread);
     }
     replicate(shards, expert);
     return OK;
 }
 
-// The norm's weight takes in what every normalised row is divided by: the root of its width.
+// The router divides each normalised row by sqrt(H). The division is folded into the norm's weight.
 static void load_router_input(const struct layer_tensors *tensors, struct model_layer *layer, struct digest *digest) {
     const struct layer_params *p = &layer->params;
     const struct vector_source *sources[2] = {&tensors->router_norm, &tensors->expert_scale};
@@ -288,11 +291,11 @@ static void load_router_input(const struct layer_tensors *tensors, struct model_
 
 static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
-    struct piece piece = {.layer = layer_index, .expert = SUPPLY_SHARED, .experts = &layer->shared, .staging = staging};
+    struct load_item item = {.layer = layer_index, .expert = SUPPLY_SHARED, .experts = &layer->shared, .staging = staging};
     struct digest router, shared;
     digest_init(&router);
     digest_init(&shared);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_ROUTER, SUPPLY_SHARED_GATE, &router), "layer %u, router", layer->params.layer);
+    TRY_IN(load_tensors(load, &item, SUPPLY_ROUTER, SUPPLY_SHARED_GATE, &router), "layer %u, router", layer->params.layer);
     if (layer->token_experts) {
         TRY_IN(token_table_read(&load->supply->layers[layer_index].token_experts, &layer->params, layer->token_experts, &router),
                "layer %u, router", layer->params.layer);
@@ -300,11 +303,11 @@ static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging
     if (layer->router_norm) {
         load_router_input(&load->supply->layers[layer_index], layer, &router);
     }
-    TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_LATENT_IN, &shared), "layer %u, shared expert's gate",
+    TRY_IN(load_tensors(load, &item, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
+    TRY_IN(load_tensors(load, &item, SUPPLY_SHARED_GATE, SUPPLY_LATENT_IN, &shared), "layer %u, shared expert's gate",
            layer->params.layer);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_LATENT_IN, SUPPLY_OUTPUT_NORM, &shared), "layer %u, projections", layer->params.layer);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_OUTPUT_NORM, SUPPLY_TENSORS, &shared), "layer %u, output", layer->params.layer);
+    TRY_IN(load_tensors(load, &item, SUPPLY_LATENT_IN, SUPPLY_OUTPUT_NORM, &shared), "layer %u, projections", layer->params.layer);
+    TRY_IN(load_tensors(load, &item, SUPPLY_OUTPUT_NORM, SUPPLY_TENSORS, &shared), "layer %u, output", layer->params.layer);
     load->digests[layer_index] = (struct loader_digests){.router = digest_64(&router), .shared = digest_64(&shared)};
     return OK;
 }
@@ -320,13 +323,13 @@ static void report(struct load *load) {
 
 static void load_task(void *context, size_t task, unsigned thread) {
     struct load *load = context;
-    size_t layer = task / load->layer_tasks, item = task % load->layer_tasks;
+    size_t layer = task / load->layer_tasks, index = task % load->layer_tasks;
     uint32_t experts = load->supply->layers[layer].params.num_experts;
-    if (item > experts || atomic_load_explicit(&load->failed, memory_order_relaxed)) {
-        return; // past the end of a layer with fewer experts than the greatest, or all is lost
+    if (index > experts || atomic_load_explicit(&load->failed, memory_order_relaxed)) {
+        return; // the layer has fewer experts than the largest, or the load has failed
     }
     void *staging = load->staging_bytes ? load->staging.base + thread * load->staging_bytes : NULL;
-    err_t e = item == experts ? load_common(load, layer, staging) : load_expert(load, layer, (uint32_t)item, thread, staging);
+    err_t e = index == experts ? load_common(load, layer, staging) : load_expert(load, layer, (uint32_t)index, thread, staging);
     if (err_is(e) && !atomic_exchange(&load->failed, true)) {
         err_save(e, &load->error);
     }
@@ -362,7 +365,7 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
                         .options = options,
                         .model = model,
                         .digests = digests,
-                        .odd_scales.first = UINT64_MAX,
+                        .suspicious_scales.first = UINT64_MAX,
                         .zeros_of_16.first = UINT64_MAX};
     for (size_t i = 0; i < supply->count; i++) {
         size_t tasks = (size_t)supply->layers[i].params.num_experts + 1;
@@ -371,14 +374,14 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
     load.staging_bytes = arena_rounded(supply_staging_bytes(supply));
     load.all_bytes = model->stored_bytes = stored_bytes(supply);
     TRY_IN(arena_init(&load.staging, loader_staging_bytes(supply, options)), "staging memory");
-    report(&load); // 0 of all: the line shows what is to come
+    report(&load); // 0 of all, to show that the load has begun
     expertd_team_run(options->team, supply->count * load.layer_tasks, load_task, &load);
     arena_deinit(&load.staging);
     if (atomic_load(&load.failed)) {
         return err_restore(&load.error);
     }
     INVARIANT(atomic_load(&load.done_bytes) == load.all_bytes);
-    name_what_is_odd(&load, model);
+    name_odd_tensors(&load, model);
     if (options->progress) {
         options->progress(options->progress_context, load.all_bytes, load.all_bytes);
     }

@@ -1,31 +1,33 @@
-// The load of a model, in three steps that model_load calls: reserve (sizes everything exactly, refuses what does not fit, one
-// arena), pack (all experts in parallel, straight from the supply, digests in the same pass), identify (weights_id and digest).
-// Private to expert/. The calling thread owns `model` throughout; the team's threads write disjoint pieces of it.
+// The three steps of model_load: reserve computes all sizes exactly, refuses a model that does not fit, and allocates one arena;
+// pack reads every tensor from the supply, digests and packs it, experts in parallel; identify computes the weights_ids and the
+// model's digest. The calling thread owns `model` throughout; the team's threads write disjoint parts of it.
+// Private to expert/model/.
 #ifndef EXPERTD_EXPERT_MODEL_LOADER_H
 #define EXPERTD_EXPERT_MODEL_LOADER_H
 
 #include <stdint.h>
 
 #include "base/err.h"
-#include "expert/checkpoint/supply.h"
 #include "expert/model/model.h"
+#include "expert/model/model_options.h"
+#include "expert/supply/supply.h"
 
-// What no layer's arrays keep after the load: one per layer, owned by the caller.
+// Digests of a layer that are needed for its weights_id only. Owned by the caller.
 struct loader_digests {
-    uint64_t router; // XXH3-64 of the router's weights, bias and selection bias; of nothing where there is none
-    uint64_t shared; // of the shared expert's tensors and its gate, of the projections of latent experts, and of the norm
+    uint64_t router; // XXH3-64 of the router's weights, biases, table of token ids, norm and expert scale, as far as it has them
+    uint64_t shared; // XXH3-64 of the shared expert, its gate, the latent projections and the output norm, as far as they exist
 };
 
-// Fills in model->layers (parameters, placement, pointers; weights not yet) and the maxima; model->compute_dtype and name are set.
-// EXPERTD_ERR_NOMEM: figures, and how many layers would fit. EXPERTD_ERR_CONFIG: more ranks than experts. EXPERTD_ERR_CHECKPOINT:
-// parameters that cannot be computed. The model's arena is the caller's to release on error, too.
+// Sets model->layers (parameters, placement and pointers; the weights are still unset) and the maxima. model->compute_dtype and
+// name must be set. EXPERTD_ERR_NOMEM: the message has the figures and the number of layers that would fit. EXPERTD_ERR_CONFIG:
+// more ranks than experts. EXPERTD_ERR_CHECKPOINT: parameters that are not supported. The caller releases the model, also on error.
 FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model);
 
-// Bytes that staging takes beside the arena: one piece per thread of the team.
+// Bytes of staging memory, outside the arena: one part for each thread of the team.
 uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options);
 
-// Packs everything. digests [supply->count]. EXPERTD_ERR_CHECKPOINT names layer and expert where the file changed under it;
-// EXPERTD_ERR_NOMEM.
+// Reads, digests and packs all tensors. digests: [supply->count]. EXPERTD_ERR_CHECKPOINT names layer and expert: invalid values, or
+// the file changed meanwhile. EXPERTD_ERR_NOMEM.
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
                      struct loader_digests *digests);
 

@@ -1,5 +1,6 @@
-// Names of what an answer depends on. Every field goes in by itself, in this order, so that an id is the same on every machine and
-// in every build; a change here renames every model's weights and needs a new WEIGHTS_FORMAT.
+// weights_id and the model's digest: ids of everything on which an output depends. Each field is added separately and in this
+// order, so that an id is the same on every machine and in every build. A change here changes the ids of all models and needs a new
+// WEIGHTS_FORMAT.
 #include <string.h>
 
 #include "expert/checkpoint/digest.h"
@@ -7,7 +8,7 @@
 
 static const char WEIGHTS_FORMAT[] = "expertd weights 1";
 
-// The enums' numbers are written into ids.
+// The enums' values are part of the ids.
 _Static_assert(EXPERTD_SCORE_SOFTMAX == 0 && EXPERTD_SCORE_SIGMOID == 1 && EXPERTD_SCORE_SQRT_SOFTPLUS == 2 &&
                    EXPERTD_SCORE_SPARSEMIXER == 3,
                "part of weights_id");
@@ -22,12 +23,12 @@ _Static_assert(EXPERTD_CLAMP_NONE == 0 && EXPERTD_CLAMP_BEFORE == 1 && EXPERTD_C
 _Static_assert(SHARED_NONE == 0 && SHARED_PLAIN == 1 && SHARED_SIGMOID == 2 && SHARED_AVERAGE == 3 && SHARED_BIAS == 4,
                "part of weights_id");
 
-// A bit above the group score's, so that the other models keep the ids that they had before it.
+// A bit that no group score uses: models without the field keep the ids that they had before the field was added.
 enum { MASKED_GROUPS_ARE_ZERO = 1 << 8 };
-// The same, above that of the router's own input.
+// Likewise, bits that needs_router_input does not use.
 enum { HAS_LATENT_SIZE = 1 << 1, HAS_OUTPUT_NORM = 1 << 2 };
 
-// What has no effect is left out (as 0), so that it makes no difference either.
+// Fields that have no effect are added as 0, so that their values do not change the id.
 static void add_routing(struct digest *d, const struct expertd_routing *r) {
     bool grouped = r->num_groups > 1;
     digest_u32(d, r->score);
@@ -36,7 +37,7 @@ static void add_routing(struct digest *d, const struct expertd_routing *r) {
     digest_f32(d, r->norm == EXPERTD_NORM_NONE ? 0 : r->norm_epsilon);
     digest_f32(d, r->norm == EXPERTD_NORM_P ? r->norm_p : 0);
     digest_f32(d, r->scale);
-    digest_f32(d, r->score == EXPERTD_SCORE_SPARSEMIXER ? r->jitter : r->softcap); // no router has both
+    digest_f32(d, r->score == EXPERTD_SCORE_SPARSEMIXER ? r->jitter : r->softcap); // no router uses both
     digest_u32(d, r->num_experts);
     digest_u32(d, r->top_k);
     digest_u32(d, grouped ? r->num_groups : 0);
@@ -51,7 +52,7 @@ static void add_activation(struct digest *d, const struct expertd_activation *a)
     digest_f32(d, a->kind == EXPERTD_ACTIVATION_SWIGLU_OAI || a->clamp != EXPERTD_CLAMP_NONE ? a->limit : 0);
 }
 
-// The layer's number is left out: the same weights answer the same wherever they lie.
+// Without the layer's number: equal weights have equal ids in any layer.
 static void add_params(struct digest *d, const struct layer_params *p) {
     bool shared = shared_has_expert(p->shared);
     digest_u32(d, p->hidden_size);
@@ -87,14 +88,14 @@ static void add_params(struct digest *d, const struct layer_params *p) {
     }
 }
 
-// Equal codes of two dtypes are different weights.
+// Equal bytes of two dtypes are different weights.
 static void add_dtypes(struct digest *d, const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first,
                        int end) {
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
-        bool there = supply_describe(supply, layer, expert, (enum supply_tensor)t, &m);
-        digest_text(d, !there ? "" : m.quantised ? "quantised" : expertd_dtype_name(m.source.dtype));
-        if (there && m.quantised) {
+        bool exists = supply_describe(supply, layer, expert, (enum supply_tensor)t, &m);
+        digest_text(d, !exists ? "" : m.quantised ? "quantised" : expertd_dtype_name(m.source.dtype));
+        if (exists && m.quantised) {
             quantised_digest_format(m.quantised, d);
         }
     }

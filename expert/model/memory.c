@@ -9,10 +9,10 @@
 
 enum { LINES_MAX = 4096, LINE_BYTES = 512, CGROUP_DEPTH_MAX = 64 };
 
-// What is not there says nothing, and what is hidden from this process stays so. What cannot be read now, for want of descriptors
-// say, may be a limit: then nobody knows what may be taken, and nothing is.
+// A file that does not exist, or that this process has no permission to read, sets no limit. A file that cannot be read for another
+// reason, such as a lack of descriptors, may contain a limit, so the load is refused.
 static FALLIBLE unreadable(const char *path, int cause, struct memory_limit *limit) {
-    if (cause == ENOENT || cause == ENOTDIR || cause == ENODEV) { // ENODEV: a control group that was removed meanwhile
+    if (cause == ENOENT || cause == ENOTDIR || cause == ENODEV) { // ENODEV: the control group was removed meanwhile
         return OK;
     }
     if (cause == EACCES || cause == EPERM) {
@@ -21,10 +21,10 @@ static FALLIBLE unreadable(const char *path, int cause, struct memory_limit *lim
         }
         return OK;
     }
-    FAIL(EXPERTD_ERR_NOMEM, "%s cannot be read: %s; so it is not known how much memory may be taken", path, strerror(cause));
+    FAIL(EXPERTD_ERR_NOMEM, "%s cannot be read: %s, so that the memory limit is unknown", path, strerror(cause));
 }
 
-// The number after `key` at the start of a line of a file: "MemAvailable:  123 kB", "inactive_file 123". False: there is none.
+// The number after `key` at the beginning of a line: "MemAvailable:  123 kB", "inactive_file 123". *found false: none.
 static FALLIBLE number_of(const char *path, const char *key, struct memory_limit *limit, uint64_t *out, bool *found) {
     *found = false;
     FILE *file = fopen(path, "re");
@@ -46,33 +46,34 @@ static FALLIBLE number_of(const char *path, const char *key, struct memory_limit
     return cause ? unreadable(path, cause, limit) : OK;
 }
 
-static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *what) {
+static void lower_limit(struct memory_limit *limit, uint64_t bytes, const char *what) {
     if (bytes < limit->bytes) {
         limit->bytes = bytes;
         snprintf(limit->what, sizeof limit->what, "%s", what);
     }
 }
 
-// Where a version of control groups says what its groups may take.
+// The files of one version of control groups.
 struct group_files {
     const char *mount, *max, *current, *inactive, *active;
 };
 static const struct group_files UNIFIED = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file "};
 static const struct group_files LEGACY = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                          "total_inactive_file ", "total_active_file "}; // version 1; no limit is one of 8 EiB
+                                          "total_inactive_file ",
+                                          "total_active_file "}; // version 1; without a limit the file has 8 EiB
 
-// Page cache counts as used, but is dropped when somebody needs the room.
-static FALLIBLE take_group(const char *root, const struct group_files *files, const char *group, struct memory_limit *out) {
+// The page cache counts as used, but is reclaimed when memory is needed.
+static FALLIBLE apply_group(const char *root, const struct group_files *files, const char *group, struct memory_limit *out) {
     char path[PATH_MAX];
     uint64_t max, current = 0, inactive = 0, active = 0;
     bool found;
     snprintf(path, sizeof path, "%s%s%s/%s", root, files->mount, group, files->max);
     TRY(number_of(path, "", out, &max, &found));
     if (!found) {
-        return OK; // the root group has none, and "max" is no number: no limit
+        return OK; // no limit: the root group has no such file, and "max" is not a number
     }
     snprintf(path, sizeof path, "%s%s%s/%s", root, files->mount, group, files->current);
-    TRY(number_of(path, "", out, &current, &found)); // not found: all of it, for all that is known
+    TRY(number_of(path, "", out, &current, &found)); // not found: assume that nothing is in use
     snprintf(path, sizeof path, "%s%s%s/memory.stat", root, files->mount, group);
     TRY(number_of(path, files->inactive, out, &inactive, &found));
     TRY(number_of(path, files->active, out, &active, &found));
@@ -80,12 +81,12 @@ static FALLIBLE take_group(const char *root, const struct group_files *files, co
     uint64_t used = current > cache ? current - cache : 0;
     char what[MEMORY_LIMIT_TEXT_MAX];
     snprintf(what, sizeof what, "%s of control group %.256s", files->max, *group ? group : "/");
-    take_lesser(out, max > used ? max - used : 0, what);
+    lower_limit(out, max > used ? max - used : 0, what);
     return OK;
 }
 
-// Of a line of /proc/self/cgroup, "0::/a/b" in version 2 and "5:cpu,memory:/a/b" in version 1: the group, where memory is that
-// version's there; else NULL.
+// The group in a line of /proc/self/cgroup, "0::/a/b" in version 2 and "5:cpu,memory:/a/b" in version 1; NULL: the line does not
+// apply to memory in that version.
 static char *group_of(char *line, bool legacy) {
     char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
     if (!group || group[1] != '/') {
@@ -105,7 +106,7 @@ static char *group_of(char *line, bool legacy) {
     return NULL;
 }
 
-// "": the root group. False: there is none.
+// out "": the root group. *found false: none.
 static FALLIBLE find_group(const char *root, bool legacy, char out[PATH_MAX], bool *found, struct memory_limit *limit) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -127,13 +128,13 @@ static FALLIBLE find_group(const char *root, bool legacy, char out[PATH_MAX], bo
     return cause ? unreadable(path, cause, limit) : OK;
 }
 
-// A limit of any of the group's parents holds too. A container may see its group as the root, whatever its path is outside.
-static FALLIBLE take_groups(const char *root, bool legacy, struct memory_limit *out) {
+// The limits of the group's parents apply too. In a container the group may appear as the root.
+static FALLIBLE apply_groups(const char *root, bool legacy, struct memory_limit *out) {
     char group[PATH_MAX] = "";
     bool found;
     TRY(find_group(root, legacy, group, &found, out));
     for (int depth = 0; found && depth < CGROUP_DEPTH_MAX; depth++) {
-        TRY(take_group(root, legacy ? &LEGACY : &UNIFIED, group, out));
+        TRY(apply_group(root, legacy ? &LEGACY : &UNIFIED, group, out));
         char *slash = strrchr(group, '/');
         if (!slash) {
             break;
@@ -151,10 +152,10 @@ FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     TRY(number_of(path, "MemAvailable:", out, &kib, &found));
     if (found) {
-        take_lesser(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
+        lower_limit(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
     }
-    TRY(take_groups(root, false, out));
-    return take_groups(root, true, out);
+    TRY(apply_groups(root, false, out));
+    return apply_groups(root, true, out);
 }
 
 FALLIBLE memory_available(struct memory_limit *out) {

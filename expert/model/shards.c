@@ -44,7 +44,7 @@ void shards_destroy(struct shards *shards) {
     free(shards);
 }
 
-// The block for slot `slot` of rank `rank` in the new set.
+// Sets the block of a slot of the new set.
 static FALLIBLE move_slot(const struct shards *from, struct shards *to, uint32_t rank, uint32_t slot,
                           const struct block_copier *copier) {
     uint32_t expert = to->placement->rank_experts[slot];
@@ -106,8 +106,8 @@ const struct shards *shards_take(struct shards_in_force *in_force) {
     return shards;
 }
 
-void shards_give_back(struct shards_in_force *in_force, const struct shards *shards) {
-    struct shards *own = (struct shards *)shards; // users see it as const
+void shards_release(struct shards_in_force *in_force, const struct shards *shards) {
+    struct shards *own = (struct shards *)shards; // users get a const pointer
     pthread_mutex_lock(&in_force->mutex);
     INVARIANT(own->users > 0);
     if (--own->users == 0 && own != in_force->shards) {
@@ -120,7 +120,7 @@ void shards_switch(struct shards_in_force *in_force, struct shards *next) {
     pthread_mutex_lock(&in_force->mutex);
     struct shards *old = in_force->shards;
     in_force->shards = next;
-    while (old->users > 0) { // a batch ends by itself
+    while (old->users > 0) { // batches always end
         pthread_cond_wait(&in_force->unused, &in_force->mutex);
     }
     pthread_mutex_unlock(&in_force->mutex);

@@ -1,5 +1,5 @@
-// A layer's placement together with the weights of its ranks: what a batch uses from its beginning to its end. A set of shards is
-// immutable; another one is put in force between two batches, and the old one goes when the last batch that uses it has ended.
+// A layer's placement together with the weights of its ranks: a batch uses one such set from beginning to end. A set is immutable;
+// to move experts, another set is put in force, and the old one is destroyed when the last batch that uses it has ended.
 #ifndef EXPERTD_EXPERT_MODEL_SHARDS_H
 #define EXPERTD_EXPERT_MODEL_SHARDS_H
 
@@ -11,41 +11,41 @@
 struct shards {
     struct placement *placement;  // owned
     struct expert_weights *ranks; // [placement->ranks]
-    struct expert_block **blocks; // [placement->copies] by slot; a reference each
-    void **table;                 // [placement->copies * EXPERT_TABLE] of `ranks`
-    uint32_t *device_slots;       // [placement->copies] where the rank's device has the slot's expert; NULL without devices. Owned
+    struct expert_block **blocks; // [placement->copies] by slot; one reference each
+    void **table;                 // [placement->copies * EXPERT_TABLE] the pointer tables of `ranks`
+    uint32_t *device_slots;       // [placement->copies] the expert's slot on the rank's device; NULL without devices. Owned
     uint64_t users;               // batches and readers; guarded by shards_in_force.mutex
 };
 
-// The set that new batches of a layer take.
+// The current set of a layer, which new batches take.
 struct shards_in_force {
-    // Guards `shards` and every set's `users`; taken alone, for a few instructions.
+    // Guards `shards` and every set's `users`. Held for a few instructions, with no other lock.
     pthread_mutex_t mutex;
-    pthread_cond_t unused; // a set that is out of force has lost its last user
+    pthread_cond_t unused; // signalled when a replaced set has lost its last user
     struct shards *shards;
 };
 
-// Takes the placement over, on error too; the blocks are the caller's to set, then shards_bind. EXPERTD_ERR_NOMEM.
+// Takes ownership of the placement, also on error. The caller then sets all blocks and calls shards_bind. EXPERTD_ERR_NOMEM.
 FALLIBLE shards_create(struct placement *placement, struct shards **out);
 void shards_bind(struct shards *shards, const struct expert_shape *shape);
 void shards_destroy(struct shards *shards); // drops its blocks. NULL is legal
 
-// A set over another placement of the same layer: blocks that stay on their rank are shared with `from`, the others are copied.
-// Takes the placement over, on error too. EXPERTD_ERR_NOMEM, EXPERTD_ERR_IO: see expert_block_copy; `from` is unchanged then.
+// A set for another placement of the same layer: blocks that stay on their rank are shared with `from`, the others are copied.
+// Takes ownership of the placement, also on error. Errors as expert_block_copy; `from` is unchanged then.
 FALLIBLE shards_move(const struct shards *from, const struct expert_shape *shape, struct placement *placement,
                      const struct block_copier *copier, struct shards **out);
 
-void shards_in_force_init(struct shards_in_force *in_force, struct shards *shards); // takes the set over
-void shards_in_force_deinit(struct shards_in_force *in_force);                      // nobody uses it any more
+void shards_in_force_init(struct shards_in_force *in_force, struct shards *shards); // takes ownership
+void shards_in_force_deinit(struct shards_in_force *in_force);                      // no batch uses it any more
 
-// Any thread: the set in force, valid until it is given back.
+// The current set, valid until it is given back. Any thread.
 const struct shards *shards_take(struct shards_in_force *in_force);
-void shards_give_back(struct shards_in_force *in_force, const struct shards *shards);
+void shards_release(struct shards_in_force *in_force, const struct shards *shards);
 
-// Puts `next` (taken over) in force, waits until nobody uses the old set, and destroys that. One thread at a time, which must not
-// have taken the old set itself.
+// Makes `next` the current set (taking ownership), waits until no batch uses the old set, and destroys it. One thread at a time; it
+// must not have taken the old set.
 void shards_switch(struct shards_in_force *in_force, struct shards *next);
 
-uint64_t shards_epoch(struct shards_in_force *in_force); // of the set in force; any thread
+uint64_t shards_epoch(struct shards_in_force *in_force); // of the current set; any thread
 
 #endif

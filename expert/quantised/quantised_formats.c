@@ -1,6 +1,6 @@
 #include "expert/quantised/quantised_formats.h"
 
-enum { FP8_SCALES = SCALES_TENSOR | SCALES_COLUMN | SCALES_GROUPS | SCALES_GRID };
+enum { FP8_SCALES = SCALES_TENSOR | SCALES_CHANNEL | SCALES_GROUPS | SCALES_GRID };
 
 #define FP8                                                                                                                        \
     { EXPERTD_DTYPE_F8_E4M3, EXPERTD_DTYPE_F8_E5M2 }
@@ -104,7 +104,7 @@ const struct stored_format STORED_FORMATS[] = {
      .code = EXPERTD_CODE_INT4,
      .scales = ".weight_scale",
      .scale_dtypes = FLOATS,
-     .scale_layouts = SCALES_TENSOR | SCALES_COLUMN | SCALES_GROUPS,
+     .scale_layouts = SCALES_TENSOR | SCALES_CHANNEL | SCALES_GROUPS,
      .zeros = ".weight_zero_point",
      .scale_of_k = ".weight_g_idx",
      .extras = {".weight_shape", ".input_scale", ".input_zero_point"}},
@@ -116,7 +116,7 @@ const struct stored_format STORED_FORMATS[] = {
      .code = EXPERTD_CODE_INT8,
      .scales = ".weight_scale",
      .scale_dtypes = FLOATS,
-     .scale_layouts = SCALES_TENSOR | SCALES_COLUMN | SCALES_GROUPS,
+     .scale_layouts = SCALES_TENSOR | SCALES_CHANNEL | SCALES_GROUPS,
      .zeros = ".weight_zero_point",
      .scale_of_k = ".weight_g_idx",
      .extras = {".input_scale", ".input_zero_point"}},
@@ -129,7 +129,7 @@ const struct stored_format STORED_FORMATS[] = {
      .code = EXPERTD_CODE_INT4,
      .scales = ".scales",
      .scale_dtypes = FLOATS,
-     .scale_layouts = SCALES_DEPTH,
+     .scale_layouts = SCALES_N_MAJOR,
      .zeros = ".qzeros",
      .needs_zeros = true},
     {.name = "GPTQ",
@@ -137,11 +137,11 @@ const struct stored_format STORED_FORMATS[] = {
      .needs_method = true,
      .codes = ".qweight",
      .codes_dtypes = {EXPERTD_DTYPE_I32},
-     .layout = CODES_WORDS_BY_DEPTH,
+     .layout = CODES_WORDS_N_MAJOR,
      .code = EXPERTD_CODE_INT4,
      .scales = ".scales",
      .scale_dtypes = FLOATS,
-     .scale_layouts = SCALES_DEPTH | SCALES_SHORT,
+     .scale_layouts = SCALES_N_MAJOR | SCALES_SHORT,
      .zeros = ".qzeros",
      .needs_zeros = true,
      .scale_of_k = ".g_idx",

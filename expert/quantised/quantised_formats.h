@@ -1,5 +1,6 @@
-// The formats of quantised weights on disk, as data: a new one is a row. Private to expert/. Constant; any thread.
+// The table of formats of quantised weights on disk. A new format is a row. Constant data; any thread.
 // Sources: the models' and the quantisers' own code (DeepSeek, compressed-tensors, ModelOpt, AutoAWQ, GPTQModel, gpt-oss).
+// Private to expert/quantised/.
 #ifndef EXPERTD_EXPERT_QUANTISED_QUANTISED_FORMATS_H
 #define EXPERTD_EXPERT_QUANTISED_QUANTISED_FORMATS_H
 
@@ -11,46 +12,46 @@
 enum { STORED_DTYPES = 6, STORED_EXTRAS = 4 };
 
 enum code_layout {
-    CODES_ROWS,          // [N, K], an element each
-    CODES_PAIRS,         // [N, K / 2] bytes, the least k in the low half
-    CODES_BLOCKS,        // [N, K / 32, 16] bytes, the same
-    CODES_WORDS,         // [N, ceil(K * bits / 32)] words, the least k lowest; zero points [ceil(N * bits / 32), G]
-    CODES_WORDS_AWQ,     // [K, N / 8] words; zero points [G, N / 8]
-    CODES_WORDS_BY_DEPTH // [K * bits / 32, N] words; zero points [G, N * bits / 32]
+    CODES_ROWS,          // [N, K], one element per code
+    CODES_PAIRS,         // [N, K / 2] bytes, the lower k in the low nibble
+    CODES_BLOCKS,        // [N, K / 32, 16] bytes, the lower k in the low nibble
+    CODES_WORDS,         // [N, ceil(K * bits / 32)] words, the lowest k in the lowest bits; zero points [ceil(N * bits / 32), G]
+    CODES_WORDS_AWQ,     // [K, N / 8] words, in AWQ's order of nibbles; zero points [G, N / 8]
+    CODES_WORDS_N_MAJOR, // [K * bits / 32, N] words of consecutive k; zero points [G, N * bits / 32]
 };
 
 enum scale_layout {
-    SCALES_TENSOR = 1, // one
-    SCALES_COLUMN = 2, // [N] or [N, 1]
-    SCALES_GROUPS = 4, // [N, G]
-    SCALES_GRID = 8,   // [ceil(N / block), ceil(K / block)]
-    SCALES_DEPTH = 16, // [G, N]
-    SCALES_SHORT = 32, // the last of the groups may be short
+    SCALES_TENSOR = 1,   // one scale
+    SCALES_CHANNEL = 2,  // [N] or [N, 1]
+    SCALES_GROUPS = 4,   // [N, G]
+    SCALES_GRID = 8,     // [ceil(N / block), ceil(K / block)]
+    SCALES_N_MAJOR = 16, // [G, N]
+    SCALES_SHORT = 32,   // the last group along K may be short
 };
 
-// A format on disk. Names follow the module's. Dtypes end with EXPERTD_DTYPE_NONE, texts with NULL.
+// Strings that begin with '.' or '_' are suffixes of the module's name. Lists of dtypes end with EXPERTD_DTYPE_NONE.
 struct stored_format {
     const char *name;
-    const char *methods; // quant_method's values that are known to write it
-    bool needs_method;   // the same tensors mean different things to different methods
+    const char *methods; // the values of quant_method that write this format, separated by |
+    bool needs_method;   // without quant_method the tensors are ambiguous
     const char *codes;
     enum expertd_dtype codes_dtypes[STORED_DTYPES];
     enum code_layout layout;
-    enum expertd_weight_code code; // of words INT4 also says INT8: their number tells
-    bool code_of_dtype;            // E4M3 or E5M2, as the tensor's dtype says
+    enum expertd_weight_code code; // in word layouts INT4 also stands for INT8; the tensor's shape distinguishes them
+    bool code_of_dtype;            // the tensor's dtype determines the code: E4M3 or E5M2
     const char *scales;
     enum expertd_dtype scale_dtypes[STORED_DTYPES];
     unsigned scale_layouts;
-    size_t scale_k;    // of every matrix of this format; 0: config.json and the shapes tell
-    const char *zeros; // may be missing, but for needs_zeros
+    size_t scale_k;    // number of k that share a scale; 0: from config.json or the shapes
+    const char *zeros; // zero points; optional unless needs_zeros
     bool needs_zeros;
-    const char *global; // must be there
+    const char *global; // global scale; required
     enum expertd_global_scale global_is;
-    const char *scale_of_k;            // may be missing
-    const char *extras[STORED_EXTRAS]; // what is there for activations, or says again what the others say
+    const char *scale_of_k;            // the scale of each k (g_idx); optional
+    const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
 };
 
-// A format with more tensors comes before one with fewer of the same names.
+// Order: a format precedes the formats whose tensors are a subset of its own.
 extern const struct stored_format STORED_FORMATS[];
 extern const size_t STORED_FORMAT_COUNT;
 

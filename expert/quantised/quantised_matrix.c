@@ -18,9 +18,9 @@ size_t quantised_scales(const struct expertd_quantised_format *format, size_t k)
     return format->scale_k ? k / format->scale_k + (k % format->scale_k != 0) : k > 0;
 }
 
-// ---- from the file's order to rows ----
+// ---- from the file's layout to rows ----
 
-// Rows of codes already, each beginning with a byte?
+// Are the codes already K-contiguous rows that begin at a byte?
 static bool are_rows(const struct expertd_code_words *c) {
     bool rows = c->k_stride == 1 && c->k_word_stride == c->word && c->n_word_stride == c->word * c->n_stride && !c->order;
     return rows && c->flip == 0 && c->add == 0 && (c->bits == 8 || c->n_stride % 2 == 0);
@@ -35,56 +35,60 @@ struct staging {
     size_t used;
 };
 
-static void *piece(struct staging *staging, size_t bytes) {
+static void *reserve(struct staging *staging, size_t bytes) {
     void *at = staging->memory ? staging->memory + staging->used : NULL;
     staging->used += arena_rounded(bytes);
     return at;
 }
 
-struct pieces {
+// The parts of the staging memory; NULL: not needed.
+struct buffers {
     uint32_t *order; // [k]
     uint32_t *next;  // [scales]
-    void *sorting;   // scratch
+    void *sorting;   // scratch of expertd_quantised_codes_as_sorted_rows
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
 };
 
-static size_t lay_out(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct pieces *out) {
+// Divides `memory`; NULL: only measure. Returns the bytes in use.
+static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct buffers *out) {
     struct staging staging = {.memory = memory};
-    *out = (struct pieces){0};
+    *out = (struct buffers){0};
     if (m->ordered) {
-        out->order = piece(&staging, k * sizeof *out->order);
-        out->next = piece(&staging, quantised_scales(&m->format, k) * sizeof *out->next);
-        out->sorting = piece(&staging, expertd_quantised_sorting_bytes(&m->codes, k));
+        out->order = reserve(&staging, k * sizeof *out->order);
+        out->next = reserve(&staging, quantised_scales(&m->format, k) * sizeof *out->next);
+        out->sorting = reserve(&staging, expertd_quantised_sorting_bytes(&m->codes, k));
     }
     if (codes_are_staged(m)) {
-        out->codes = piece(&staging, n * code_bytes(m->codes.bits, k));
+        out->codes = reserve(&staging, n * code_bytes(m->codes.bits, k));
     }
     if (m->zeros.data) {
-        out->zeros = piece(&staging, n * quantised_scales(&m->format, k));
+        out->zeros = reserve(&staging, n * quantised_scales(&m->format, k));
     }
     return staging.used;
 }
 
 size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
-    struct pieces none;
-    return lay_out(m, n, k, NULL, &none);
+    struct buffers unused;
+    return divide_staging(m, n, k, NULL, &unused);
 }
 
-static void stage_codes(const struct quantised_matrix *m, const struct pieces *pieces, size_t n, size_t k) {
-    if (pieces->order) {
-        expertd_quantised_codes_as_sorted_rows(&m->codes, pieces->order, n, k, pieces->sorting, pieces->codes);
+static void stage_codes(const struct quantised_matrix *m, const struct buffers *buffers, size_t n, size_t k) {
+    if (buffers->order) {
+        expertd_quantised_codes_as_sorted_rows(&m->codes, buffers->order, n, k, buffers->sorting, buffers->codes);
     } else {
-        expertd_quantised_codes_as_rows(&m->codes, n, k, pieces->codes);
+        expertd_quantised_codes_as_rows(&m->codes, n, k, buffers->codes);
     }
 }
 
-// Zero points that are stored less one: 255 means 256, and 15 means 16.
-static FALLIBLE look_at_zeros(const struct expertd_code_words *c, size_t n, size_t scales, const uint8_t *zeros, size_t *of_16) {
+// For zero points that are stored minus one. With 8 bits a stored 255 means 256, which is out of range. With 4 bits a stored 15
+// means 16; these are counted.
+static FALLIBLE check_zeros(const struct expertd_code_words *c, size_t n, size_t scales, const uint8_t *zeros, size_t *of_16) {
     bool may_be = c->bits == 8 && c->flip && c->add;
     for (size_t i = 0; may_be && i < n * scales; i++) {
         if ((uint8_t)(zeros[i] - c->add) == 0x7f) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", i % scales, i / scales);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "zero point %zu of row %zu is 256, but codes of 8 bits end at 255: the file is damaged",
+                 i % scales, i / scales);
         }
     }
     for (size_t i = 0; c->bits == 4 && c->add && i < n * scales; i++) {
@@ -93,7 +97,7 @@ static FALLIBLE look_at_zeros(const struct expertd_code_words *c, size_t n, size
     return OK;
 }
 
-// Where nothing tells, the k are in order.
+// The scale of a k: by scale_of_k, else by consecutive groups.
 static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
     int32_t scale = m->format.scale_k ? (int32_t)(k / m->format.scale_k) : 0;
     if (!m->scale_of_k) {
@@ -108,16 +112,15 @@ static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
     for (size_t i = 0; m->scale_of_k && i < k; i++) {
         if (scale_of(m, i) != (int32_t)(i / span)) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx says that k %zu has scale %d, but config.json says that the k are in order (desc_act): if it was quantised "
-                 "in "
-                 "the order of activations, desc_act has to be true",
-                 i, (int)scale_of(m, i));
+                 "g_idx gives scale %d to k %zu, but by config.json (desc_act) the groups of k are consecutive: if the weights "
+                 "were quantised in the order of activations, set desc_act to true",
+                 (int)scale_of(m, i), i);
         }
     }
     return OK;
 }
 
-// The stable sort of k by scale. Each scale must have as many k as it spans. next: [scales], scratch.
+// Sorts k by scale, stably. Each scale must get exactly the k that it spans. next: [scales], scratch.
 static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *next, uint32_t *order) {
     size_t span = m->format.scale_k ? m->format.scale_k : k, scales = quantised_scales(&m->format, k);
     for (size_t g = 0; g < scales; g++) {
@@ -126,13 +129,17 @@ static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *nex
     for (size_t i = 0; i < k; i++) {
         int32_t scale = scale_of(m, i);
         if (scale < 0 || (size_t)scale >= scales) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "g_idx gives scale %d to k %zu: there are %zu scales", (int)scale, i, scales);
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "g_idx gives scale %d to k %zu, but there are %zu scales: the file or the group size in config.json is wrong",
+                 (int)scale, i, scales);
         }
         size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
         if (next[g] == end) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "g_idx gives scale %zu to more than the %zu k of its group", g, end - g * span);
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "g_idx gives scale %zu to more than the %zu k of its group: the file or the group size in config.json is wrong", g,
+                 end - g * span);
         }
-        order[next[g]++] = (uint32_t)i; // k numbers without room to spare: every group is full in the end
+        order[next[g]++] = (uint32_t)i; // the capacities of the groups add up to k, so each group is full at the end
     }
     return OK;
 }
@@ -152,12 +159,12 @@ static float scale_value(const struct expertd_quantised_format *format, const vo
     return value;
 }
 
-// Rows of scales: one for each column, or fewer.
+// Rows of scales: one for each scale_columns rows of the matrix.
 static size_t scale_rows(const struct expertd_quantised_source *source, size_t n) {
     return n / source->scale_columns + (n % source->scale_columns != 0);
 }
 
-// Scales of neighbouring g of a row, side by side.
+// Copies `count` scales of one row, beginning at g.
 static void gather_scales(const struct quantised_rows *r, size_t row, size_t g, size_t count, char *out) {
     size_t size = expertd_dtype_size(r->format.scale);
     const char *at = scale_at(r, row, g);
@@ -181,8 +188,8 @@ static void gather_scales(const struct quantised_rows *r, size_t row, size_t g, 
     }
 }
 
-// By their bits: an exponent that is all ones; E4M3 has a single NaN of each sign, E8M0 one.
-static uint32_t bits_of_not_finite(enum expertd_dtype dtype) {
+// The bits that are all set in NaN and infinite values, and only there: the exponent; E4M3 has one NaN of each sign, E8M0 has one.
+static uint32_t not_finite_mask(enum expertd_dtype dtype) {
     switch (dtype) {
     case EXPERTD_DTYPE_F32:
         return 0x7f800000;
@@ -195,9 +202,9 @@ static uint32_t bits_of_not_finite(enum expertd_dtype dtype) {
     }
 }
 
-static size_t count_odd(enum expertd_dtype dtype, const char *scales, size_t count) {
-    uint32_t mask = bits_of_not_finite(dtype);
-    size_t odd = 0;
+static size_t count_not_finite(enum expertd_dtype dtype, const char *scales, size_t count) {
+    uint32_t mask = not_finite_mask(dtype);
+    size_t found = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t bits = 0;
         switch (expertd_dtype_size(dtype)) { // copies of a constant size are moves
@@ -211,31 +218,31 @@ static size_t count_odd(enum expertd_dtype dtype, const char *scales, size_t cou
             memcpy(&bits, scales + 4 * i, 4);
             break;
         }
-        odd += (bits & mask) == mask;
+        found += (bits & mask) == mask;
     }
-    return odd;
+    return found;
 }
 
-// Scales that are NaN or Inf: those that lie side by side at once.
-static size_t odd_scales(const struct quantised_rows *r, size_t n) {
-    size_t rows = scale_rows(&r->source, n), odd = 0;
-    bool by_row = r->source.scale_g_stride == 1, side_by_side = by_row || r->source.scale_n_stride == 1;
-    size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = side_by_side ? length : 1;
+// The number of scales that are NaN or infinite. Contiguous runs are counted in one call.
+static size_t count_not_finite_scales(const struct quantised_rows *r, size_t n) {
+    size_t rows = scale_rows(&r->source, n), found = 0;
+    bool by_row = r->source.scale_g_stride == 1, contiguous = by_row || r->source.scale_n_stride == 1;
+    size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = contiguous ? length : 1;
     for (size_t line = 0; line < lines; line++) {
         for (size_t i = 0; i < length; i += run) {
-            odd += count_odd(r->format.scale, by_row ? scale_at(r, line, i) : scale_at(r, i, line), run);
+            found += count_not_finite(r->format.scale, by_row ? scale_at(r, line, i) : scale_at(r, i, line), run);
         }
     }
-    return odd;
+    return found;
 }
 
-static FALLIBLE look_at_scales(const struct quantised_matrix *m, size_t n, struct quantised_rows *r) {
+static FALLIBLE check_scales(const struct quantised_matrix *m, size_t n, struct quantised_rows *r) {
     if (r->format.global == EXPERTD_GLOBAL_DIVIDE && r->source.global == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s%sthe global scale, which scales are divided by, is 0: the file is damaged",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s%sthe global scale, a divisor, is 0: the file is damaged",
              m->global_tensor ? m->global_tensor->name : "", m->global_tensor ? ": " : "");
     }
-    r->odd_global = r->format.global != EXPERTD_GLOBAL_NONE && !isfinite(r->source.global);
-    r->odd_scales = odd_scales(r, n);
+    r->global_is_not_finite = r->format.global != EXPERTD_GLOBAL_NONE && !isfinite(r->source.global);
+    r->not_finite_scales = count_not_finite_scales(r, n);
     return OK;
 }
 
@@ -245,8 +252,8 @@ static struct expertd_code_words row_source(const void *data, unsigned bits, siz
 }
 
 FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
-    struct pieces pieces;
-    lay_out(m, n, k, staging, &pieces);
+    struct buffers buffers;
+    divide_staging(m, n, k, staging, &buffers);
     *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
     out->source = (struct expertd_quantised_source){
         .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
@@ -258,19 +265,19 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (m->global) {
         expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
     }
-    TRY(look_at_scales(m, n, out));
-    TRY(m->ordered ? sort_k(m, k, pieces.next, pieces.order) : check_in_order(m, k));
+    TRY(check_scales(m, n, out));
+    TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
-        stage_codes(m, &pieces, n, k);
+        stage_codes(m, &buffers, n, k);
         size_t row_bytes = code_bytes(m->codes.bits, k);
-        out->source.codes = row_source(pieces.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
+        out->source.codes = row_source(buffers.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
     if (m->zeros.data) {
-        expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, pieces.zeros);
-        TRY(look_at_zeros(&m->zeros, n, out->scales, pieces.zeros, &out->zeros_of_16));
-        out->source.zeros = row_source(pieces.zeros, 8, out->scales);
+        expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, buffers.zeros);
+        TRY(check_zeros(&m->zeros, n, out->scales, buffers.zeros, &out->zeros_of_16));
+        out->source.zeros = row_source(buffers.zeros, 8, out->scales);
     }
-    out->order = pieces.order;
+    out->order = buffers.order;
     return OK;
 }
 
@@ -333,7 +340,7 @@ static float code_value(enum expertd_weight_code code, unsigned bits) {
     }
 }
 
-// What a zero point takes from a code: 8 of INT4 where there are none.
+// The value to subtract from a code; INT4 without zero points: 8.
 static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     bool int4 = r->format.code == EXPERTD_CODE_INT4;
     if (!r->source.zeros.data) {
@@ -343,7 +350,7 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     return int4 ? (float)zero : (float)(int8_t)zero;
 }
 
-static float integer_scale(const struct quantised_rows *r, size_t row, size_t g) {
+static float full_scale(const struct quantised_rows *r, size_t row, size_t g) {
     float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
@@ -351,29 +358,29 @@ static float integer_scale(const struct quantised_rows *r, size_t row, size_t g)
                                                        : scale;
 }
 
-// k numbers [begin, begin + count) of a row, all of one scale.
-struct run {
+// The k [begin, begin + count) of a row, which have one scale.
+struct k_range {
     size_t row, begin, count;
     float zero, scale;
 };
 
-static void widen_run(const struct quantised_rows *r, const struct run *run, const float values[256], enum expertd_dtype dtype,
-                      char *row) {
+static void widen_range(const struct quantised_rows *r, const struct k_range *range, const float values[256],
+                        enum expertd_dtype dtype, char *row) {
     float wide[CHUNK];
     const struct expertd_code_words *codes = &r->source.codes;
-    const uint8_t *from = (const uint8_t *)codes->data + run->row * code_bytes(codes->bits, codes->n_stride);
+    const uint8_t *from = (const uint8_t *)codes->data + range->row * code_bytes(codes->bits, codes->n_stride);
     size_t size = expertd_dtype_size(dtype);
-    for (size_t i = 0; i < run->count; i++) {
-        size_t at = run->begin + i;
+    for (size_t i = 0; i < range->count; i++) {
+        size_t at = range->begin + i;
         unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
-        wide[i] = (values[code] - run->zero) * run->scale;
+        wide[i] = (values[code] - range->zero) * range->scale;
     }
     if (!r->order) {
-        expertd_dtype_narrow(wide, run->count, dtype, row + run->begin * size);
+        expertd_dtype_narrow(wide, range->count, dtype, row + range->begin * size);
         return;
     }
-    for (size_t i = 0; i < run->count; i++) {
-        expertd_dtype_narrow(&wide[i], 1, dtype, row + r->order[run->begin + i] * size);
+    for (size_t i = 0; i < range->count; i++) {
+        expertd_dtype_narrow(&wide[i], 1, dtype, row + r->order[range->begin + i] * size);
     }
 }
 
@@ -383,15 +390,15 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
     for (unsigned bits = 0; bits < 256; bits++) {
         values[bits] = code_value(r->format.code, r->source.codes.bits == 8 ? bits : bits & 15);
     }
-    struct run run = {0};
-    for (; run.row < n; run.row++) {
-        char *to = (char *)out + run.row * k * size;
-        for (run.begin = 0; run.begin < k; run.begin += run.count) {
-            size_t g = run.begin / span, end = k - g * span < span ? k : (g + 1) * span;
-            run.count = end - run.begin < CHUNK ? end - run.begin : CHUNK;
-            run.zero = zero_value(r, run.row, g);
-            run.scale = integer_scale(r, run.row, g);
-            widen_run(r, &run, values, dtype, to);
+    struct k_range range = {0};
+    for (; range.row < n; range.row++) {
+        char *to = (char *)out + range.row * k * size;
+        for (range.begin = 0; range.begin < k; range.begin += range.count) {
+            size_t g = range.begin / span, end = k - g * span < span ? k : (g + 1) * span;
+            range.count = end - range.begin < CHUNK ? end - range.begin : CHUNK;
+            range.zero = zero_value(r, range.row, g);
+            range.scale = full_scale(r, range.row, g);
+            widen_range(r, &range, values, dtype, to);
         }
     }
 }
@@ -405,21 +412,21 @@ uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
 }
 
-FALLIBLE quantised_take_rows(const struct quantised_matrix *whole, size_t first, size_t step, struct quantised_matrix *out) {
-    *out = *whole;
-    INVARIANT(are_rows(&whole->codes) && !whole->zeros.data && !whole->scale_of_k);
-    out->codes.data = (const char *)whole->codes.data + code_bytes(whole->codes.bits, first * whole->codes.n_stride);
+FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out) {
+    *out = *all;
+    INVARIANT(are_rows(&all->codes) && !all->zeros.data && !all->scale_of_k);
+    out->codes.data = (const char *)all->codes.data + code_bytes(all->codes.bits, first * all->codes.n_stride);
     out->codes.n_stride *= step;
     out->codes.n_word_stride *= step;
-    if (whole->scale_n_stride == 0) {
-        return OK; // one for all rows
+    if (all->scale_n_stride == 0) {
+        return OK; // one scale row for all
     }
-    if (first % whole->scale_columns != 0 || (step > 1 && whole->scale_columns > 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "gate and up share blocks of %zu rows of scales: they cannot be taken apart",
-             whole->scale_columns);
+    if (first % all->scale_columns != 0 || (step > 1 && all->scale_columns > 1)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "gate and up share blocks of %zu rows of scales, which cannot be split: store the two separately", all->scale_columns);
     }
-    size_t scale = first / whole->scale_columns * whole->scale_n_stride;
-    out->scales = (const char *)whole->scales + scale * expertd_dtype_size(whole->format.scale);
+    size_t scale = first / all->scale_columns * all->scale_n_stride;
+    out->scales = (const char *)all->scales + scale * expertd_dtype_size(all->format.scale);
     out->scale_n_stride *= step;
     return OK;
 }
@@ -448,12 +455,12 @@ const char *quantised_name(const struct quantised_matrix *m, char text[QUANTISED
     const struct expertd_quantised_format *f = &m->format;
     const char *base = base_name(f), *zero = f->zero_points ? "_zero" : "", *ordered = m->ordered ? "_ordered" : "";
     char span[32] = "";
-    bool said = strncmp(base, "mx", 2) == 0 || strcmp(base, "nvfp4") == 0;
-    if (!said && m->scale_n_stride == 0) {
+    bool implied = strncmp(base, "mx", 2) == 0 || strcmp(base, "nvfp4") == 0;
+    if (!implied && m->scale_n_stride == 0) {
         snprintf(span, sizeof span, "_tensor");
-    } else if (!said && f->scale_k == 0) {
+    } else if (!implied && f->scale_k == 0) {
         snprintf(span, sizeof span, "_channel");
-    } else if (!said) {
+    } else if (!implied) {
         snprintf(span, sizeof span, "_%s%zu", m->scale_columns > 1 ? "block" : "group", f->scale_k);
     }
     snprintf(text, QUANTISED_NAME_MAX, "%s%s%s%s", base, span, zero, ordered);

@@ -1,30 +1,32 @@
-// Takes quantised matrices out of a checkpoint: one row of a table for each way in which quantisers write codes, scales and zero
-// points, found from tensor names, dtypes and shapes, and checked against config.json. Private to expert/.
+// Takes quantised matrices out of a checkpoint: recognises their format (a row of quantised_formats.h) by tensor names and dtypes,
+// and checks shapes against it and against config.json. Private to expert/.
 #ifndef EXPERTD_EXPERT_QUANTISED_QUANTISED_TENSORS_H
 #define EXPERTD_EXPERT_QUANTISED_QUANTISED_TENSORS_H
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/quantised/quantised_matrix.h"
 
-struct quantised_place {
-    const char *module; // "model.layers.3.mlp.experts.0.up_proj"
-    uint64_t experts;   // the first dimension of each tensor, where all experts are in one; 0: the tensors are of one matrix
+// The matrix to take.
+struct quantised_module {
+    const char *name; // "model.layers.3.mlp.experts.0.up_proj"
+    uint64_t experts; // the first dimension of tensors that hold all experts; 0: the tensors hold one matrix
     uint64_t n, k;
-    bool first; // of the layer: config.json's list of modules left out is looked through
+    bool first; // of its layer: check config.json's list of modules that are not quantised
 };
 
-// Do tensors of a known format begin with the module's name?
+// Does the module have tensors of a known format?
 bool quantised_exists(const struct tensor_finder *finder, const char *module);
 
-// out: of expert 0 where there are several. EXPERTD_ERR_CHECKPOINT names the tensor that is missing, or is of another dtype or
-// shape than its format and config.json lead to; a method that is not known to write such tensors; a module that config.json leaves
-// out.
-FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_place *place, struct quantised_matrix *out);
+// *out: the matrix; if the tensors hold all experts, the matrix of the first expert. EXPERTD_ERR_CHECKPOINT: a tensor is missing or
+// has an unexpected dtype or shape, the quant_method does not write such tensors, or config.json excludes the module from
+// quantisation.
+FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out);
 
-// Expert e's matrix of tensors with all experts, from expert 0's.
+// Expert e's matrix, computed from the first expert's.
 struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first, uint64_t e);
 
-// Says what is missing where a module has codes, but not all of what a format has. OK: it has no codes either.
+// For a module that does not exist as quantised: EXPERTD_ERR_CHECKPOINT if it has codes but not all tensors of a format; OK if it
+// has no codes at all.
 FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *module);
 
 #endif

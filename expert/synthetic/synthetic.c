@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/suggest.h"
+#include "expert/synthetic/synthetic_fill.h"
 #include "expert/synthetic/synthetic_presets.h"
 #include "expert/synthetic/synthetic_quantised.h"
 
@@ -42,7 +43,7 @@ struct spec {
     uint32_t layers, experts;
     uint64_t seed;
     const struct synthetic_format *format; // NULL: plain BF16
-    unsigned given;                        // keys so far, a bit each
+    unsigned given;                        // the keys that were given, one bit each
     char format_name[NAME_MAX_BYTES + 1];
 };
 
@@ -56,7 +57,7 @@ static FALLIBLE parse_number(const char *key, size_t key_length, const char *tex
         }
     }
     if (length == 0 || value > max) {
-        FAIL(EXPERTD_ERR_CONFIG, "%.*s=%.32s: a number up to %" PRIu64 " is wanted", (int)key_length, key, text, max);
+        FAIL(EXPERTD_ERR_CONFIG, "%.*s=%.32s: expected a number up to %" PRIu64, (int)key_length, key, text, max);
     }
     *out = value;
     return OK;
@@ -79,7 +80,7 @@ static FALLIBLE parse_format(const char *name, size_t length, struct spec *spec)
 enum spec_key { KEY_SEED, KEY_FORMAT, KEY_LAYERS, KEY_EXPERTS, KEY_COUNT };
 static const char *const KEYS[KEY_COUNT] = {"seed", "format", "layers", "experts"};
 
-// KEY_COUNT: it is none.
+// KEY_COUNT: unknown.
 static enum spec_key key_of(const char *text, size_t length) {
     for (enum spec_key key = 0; key < KEY_COUNT; key++) {
         if (strlen(KEYS[key]) == length && memcmp(text, KEYS[key], length) == 0) {
@@ -108,7 +109,7 @@ static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
     case KEY_LAYERS:
         TRY(parse_number(text, key, value, value_length, UINT32_MAX, &number));
         if (number == 0 || number > spec->preset->layers) {
-            FAIL(EXPERTD_ERR_CONFIG, "layers=%" PRIu64 ": %s has %u MoE layers, so 1 to %u", number, spec->preset->name,
+            FAIL(EXPERTD_ERR_CONFIG, "layers=%" PRIu64 ": %s has %u MoE layers: expected 1 to %u", number, spec->preset->name,
                  spec->preset->layers, spec->preset->layers);
         }
         spec->layers = (uint32_t)number;
@@ -159,10 +160,6 @@ static struct layer_params params_of(const struct spec *spec, uint32_t layer) {
     return params;
 }
 
-static bool wanted(const struct layer_tensors_options *options, uint32_t layer) {
-    return !options->have_layers || (layer >= options->first_layer && layer <= options->last_layer);
-}
-
 static enum expertd_dtype dtype_of(const struct spec *spec) {
     struct quantised_matrix matrix;
     if (!spec->format) {
@@ -175,15 +172,15 @@ static enum expertd_dtype dtype_of(const struct spec *spec) {
 static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_options *options, struct supply *out) {
     uint32_t first = spec->preset->first_layer;
     if (options->have_layers && options->last_layer >= first + spec->layers) {
-        FAIL(EXPERTD_ERR_CONFIG, "layers %u-%u are wanted, but those of %s that hold experts are %u-%u", options->first_layer,
-             options->last_layer, spec->preset->name, first, first + spec->layers - 1);
+        FAIL(EXPERTD_ERR_CONFIG, "layers %u-%u are not all there: the layers of %s that hold experts are %u-%u",
+             options->first_layer, options->last_layer, spec->preset->name, first, first + spec->layers - 1);
     }
     out->layers = calloc(spec->layers, sizeof *out->layers);
     if (!out->layers) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a table of %u layers", spec->layers);
     }
     for (uint32_t layer = first; layer < first + spec->layers; layer++) {
-        if (!wanted(options, layer)) {
+        if (!layer_is_selected(options, layer)) {
             continue;
         }
         struct layer_tensors *l = &out->layers[out->count++];
@@ -192,15 +189,80 @@ static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_
         snprintf(l->prefix, sizeof l->prefix, "model.layers.%u.%s.experts", layer, spec->preset->block);
     }
     if (out->count == 0) {
-        FAIL(EXPERTD_ERR_CONFIG, "no layer of %u-%u holds experts: layers %u-%u do", options->first_layer, options->last_layer,
-             first, first + spec->layers - 1);
+        FAIL(EXPERTD_ERR_CONFIG, "none of the layers %u-%u holds experts; these do: %u-%u", options->first_layer,
+             options->last_layer, first, first + spec->layers - 1);
     }
     return OK;
 }
 
+// ---- the supply ----
+
+static bool has_tensor(const struct layer_params *params, uint32_t expert, enum supply_tensor tensor) {
+    bool shared = expert == SUPPLY_SHARED;
+    const struct expertd_activation *activation = shared ? &params->shared_activation : &params->activation;
+    bool has_expert = !shared || shared_has_expert(params->shared);
+    bool biased = !shared && params->expert_has_bias;
+    switch (tensor) {
+    case SUPPLY_GATE:
+        return has_expert && expertd_activation_is_gated(activation);
+    case SUPPLY_UP:
+    case SUPPLY_DOWN:
+        return has_expert;
+    case SUPPLY_GATE_BIAS:
+        return biased && expertd_activation_is_gated(activation);
+    case SUPPLY_UP_BIAS:
+        return biased;
+    case SUPPLY_DOWN_BIAS:
+        return biased || (shared && params->shared == SHARED_BIAS);
+    case SUPPLY_ROUTER:
+        return params->has_router;
+    case SUPPLY_ROUTER_BIAS:
+        return params->has_router && params->router_has_bias;
+    case SUPPLY_SELECTION_BIAS:
+        return params->has_router && params->router_has_selection_bias;
+    case SUPPLY_SHARED_GATE:
+        return params->shared == SHARED_SIGMOID;
+    case SUPPLY_LATENT_IN:
+    case SUPPLY_LATENT_OUT:
+        return params->latent_size > 0;
+    case SUPPLY_OUTPUT_NORM:
+        return params->has_output_norm;
+    case SUPPLY_TENSORS:
+        break;
+    }
+    return false;
+}
+
+static bool describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     struct supply_matrix *out) {
+    out->source = (struct expertd_weight_source){.dtype = EXPERTD_DTYPE_BF16, .n_stride = out->k, .k_stride = 1};
+    if (supply->format && tensor <= SUPPLY_DOWN) {
+        synthetic_describe_codes(supply->format, out->n, out->k, &out->generated);
+        out->quantised = &out->generated;
+    }
+    return has_tensor(&layer->params, expert, tensor);
+}
+
+static size_t staging_bytes(const struct supply_matrix *m) {
+    return m->quantised ? synthetic_codes_bytes(m->quantised, m->n, m->k) : (size_t)supply_matrix_bytes(m);
+}
+
+static void generate(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     void *staging, struct supply_matrix *m) {
+    if (m->quantised) {
+        struct synthetic_tensor t = {supply->seed, layer->params.layer, expert, tensor, m->n, m->k};
+        synthetic_fill_codes(&t, &m->generated, staging);
+    } else {
+        synthetic_fill(supply->seed, layer->params.layer, expert, tensor, m->n, m->k, staging);
+        m->source.data = staging;
+    }
+}
+
+static const struct supply_source SOURCE = {.describe = describe, .staging_bytes = staging_bytes, .generate = generate};
+
 FALLIBLE synthetic_supply(const char *model, const struct layer_tensors_options *options, struct supply *out) {
     struct spec spec;
-    struct supply supply = {0};
+    struct supply supply = {.source = &SOURCE};
     err_t e;
     TRY_OUT(e, parse_spec(model, &spec));
     INVARIANT(spec.preset);
@@ -217,13 +279,13 @@ FALLIBLE synthetic_supply(const char *model, const struct layer_tensors_options 
         snprintf(supply.canonical + used, sizeof supply.canonical - used, ",format=%s", spec.format_name);
     }
     *out = supply;
-    // Into the caller's struct, not the one on this stack.
+    // Must point into the caller's struct, not into this function's.
     out->identity = out->canonical;
     out->identity_length = strlen(out->canonical);
     return OK;
 out:
     supply_close(&supply);
-    // A wrong name of a model is a wrong configuration, whatever part of it does not fit.
+    // The model's name is part of the configuration, so that every error in it is a configuration error.
     e.code = e.code == EXPERTD_ERR_NOMEM ? EXPERTD_ERR_NOMEM : EXPERTD_ERR_CONFIG;
     return err_context(e, "model %.160s", model);
 }

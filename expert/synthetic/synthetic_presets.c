@@ -1,16 +1,17 @@
 #include "expert/synthetic/synthetic_presets.h"
 
-// What a line leaves out is 0: EXPERTD_ORDER_SCORE_TOPK, EXPERTD_NORM_NONE, no groups, EXPERTD_ACTIVATION_SILU.
+// Omitted fields are 0: EXPERTD_ORDER_SCORE_TOPK, EXPERTD_NORM_NONE, no groups, EXPERTD_ACTIVATION_SILU.
 
-// Softmax over all, then top-k: Mixtral, Qwen3-MoE, OLMoE.
+// Softmax over all experts, then top-k: Mixtral, Qwen3-MoE, OLMoE.
 #define SOFTMAX(k, normalised)                                                                                                     \
     { .score = EXPERTD_SCORE_SOFTMAX, .norm = (normalised), .scale = 1, .top_k = (k) }
 
-// DeepSeek-V3's router: sigmoid, a bias for the selection, groups by the sum of their best two, weights over their sum, scaled.
-#define DEEPSEEK_ROUTER(k, groups, kept, factor)                                                                                   \
+// DeepSeek-V3's router: sigmoid, a selection bias, groups ranked by the sum of their two best scores, weights normalised and
+// scaled.
+#define DEEPSEEK_ROUTER(k, groups, best, factor)                                                                                   \
     {                                                                                                                              \
         .score = EXPERTD_SCORE_SIGMOID, .order = EXPERTD_ORDER_SCORE_TOPK, .norm = EXPERTD_NORM_SUM, .norm_epsilon = 1e-20f,       \
-        .scale = (factor), .top_k = (k), .num_groups = (groups), .top_groups = (kept), .group_score = EXPERTD_GROUP_TOP2_SUM       \
+        .scale = (factor), .top_k = (k), .num_groups = (groups), .top_groups = (best), .group_score = EXPERTD_GROUP_TOP2_SUM       \
     }
 
 #define ROUTED(h, i, e) .hidden_size = (h), .intermediate_size = (i), .num_experts = (e), .has_router = true, .routed_scale = 1

@@ -1,16 +1,15 @@
-// Part of every quantised synthetic model's weights_id: never to be changed for a given seed.
 #include "expert/synthetic/synthetic_quantised.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/arena.h"
-#include "expert/synthetic/synthetic.h"
+#include "expert/synthetic/synthetic_fill.h"
 #include "expertd/kernels/weights.h"
 
 struct synthetic_format {
     struct expertd_quantised_format format;
-    size_t columns; // of a scale
+    size_t columns; // n that share a scale
     const char *name;
 };
 
@@ -26,9 +25,9 @@ static const struct synthetic_format FORMATS[] = {
 };
 enum { FORMAT_COUNT = sizeof FORMATS / sizeof *FORMATS };
 
-// Of the global scale of NVFP4; its block scales are then well inside E4M3.
+// The global scale of NVFP4. With it the block scales are well inside the range of E4M3.
 static const float GLOBAL = 0x1p-9f;
-static const char TO_COME[1] = {0}; // in the place of data that is not there yet
+static const char NOT_GENERATED[1] = {0}; // data of a matrix that is described but not generated: not NULL, never read
 
 const char *synthetic_format_name(size_t i) {
     return i < FORMAT_COUNT ? FORMATS[i].name : NULL;
@@ -57,9 +56,9 @@ void synthetic_describe_codes(const struct synthetic_format *format, size_t n, s
     out->format.scale_of_panel =
         format->format.scale_of_panel && (format->columns % EXPERTD_KERNEL_PANEL == 0 || format->columns >= n);
     size_t scales = quantised_scales(&out->format, k);
-    out->codes = rows_of(TO_COME, bits, bits == 4 ? (k + 1) / 2 * 2 : k);
+    out->codes = rows_of(NOT_GENERATED, bits, bits == 4 ? (k + 1) / 2 * 2 : k);
     if (out->format.zero_points) {
-        out->zeros = rows_of(TO_COME, 8, scales);
+        out->zeros = rows_of(NOT_GENERATED, 8, scales);
     }
     out->scale_columns = format->columns;
     out->scale_n_stride = scales;
@@ -83,7 +82,7 @@ size_t synthetic_codes_bytes(const struct quantised_matrix *m, size_t n, size_t 
            arena_rounded(scale_count(m, n, k) * expertd_dtype_size(m->format.scale));
 }
 
-// Random bytes, eight of a word.
+// Random bytes, eight from each word.
 static void fill_bytes(uint64_t key, size_t count, uint8_t *out) {
     for (size_t i = 0; i < count; i += sizeof(uint64_t)) {
         uint64_t word = synthetic_word(key, i / sizeof word);
@@ -91,7 +90,7 @@ static void fill_bytes(uint64_t key, size_t count, uint8_t *out) {
     }
 }
 
-// The power of two by which codes that are about uniform have a deviation of 1 / sqrt(k).
+// The exponent of the power of two that scales approximately uniform codes to a standard deviation of 1 / sqrt(k).
 static int exponent_for(enum expertd_weight_code code, size_t k) {
     static const float DEVIATION[EXPERTD_CODE_COUNT] = {[EXPERTD_CODE_E4M3] = 116,
                                                         [EXPERTD_CODE_E5M2] = 11500,
@@ -103,13 +102,13 @@ static int exponent_for(enum expertd_weight_code code, size_t k) {
     return exponent;
 }
 
-static void put_scale(const struct expertd_quantised_format *format, int exponent, uint8_t *out) {
+static void write_scale(const struct expertd_quantised_format *format, int exponent, uint8_t *out) {
     float value = ldexpf(1.0f, exponent);
     if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
         *out = (uint8_t)(exponent + 127);
     } else if (format->scale == EXPERTD_DTYPE_F8_E4M3) {
-        int of_global = exponent + 9, least = -6, most = 8; // where E4M3 is normal
-        *out = (uint8_t)(((of_global < least ? least : of_global > most ? most : of_global) + 7) << 3);
+        int e4m3 = exponent + 9, least = -6, most = 8; // relative to GLOBAL; the range of normal E4M3 numbers
+        *out = (uint8_t)(((e4m3 < least ? least : e4m3 > most ? most : e4m3) + 7) << 3);
     } else {
         expertd_dtype_narrow(&value, 1, format->scale, out);
     }
@@ -119,11 +118,11 @@ static void fill_scales(uint64_t key, const struct quantised_matrix *m, size_t n
     size_t count = scale_count(m, n, k), size = expertd_dtype_size(m->format.scale);
     int exponent = exponent_for(m->format.code, k);
     for (size_t i = 0; i < count; i++) {
-        put_scale(&m->format, exponent - (int)(synthetic_word(key, i) & 1), out + i * size);
+        write_scale(&m->format, exponent - (int)(synthetic_word(key, i) & 1), out + i * size);
     }
 }
 
-static void leave_out_nan(enum expertd_weight_code code, size_t count, uint8_t *codes) {
+static void replace_nan(enum expertd_weight_code code, size_t count, uint8_t *codes) {
     for (size_t i = 0; code == EXPERTD_CODE_E4M3 && i < count; i++) {
         codes[i] = (codes[i] & 0x7f) == 0x7f ? codes[i] & 0xfe : codes[i];
     }
@@ -134,12 +133,12 @@ void synthetic_fill_codes(const struct synthetic_tensor *t, struct quantised_mat
     uint8_t *codes = out, *zeros = codes + arena_rounded(codes_bytes(m, t->n));
     uint8_t *scales = zeros + arena_rounded(zeros_bytes(m, t->n, t->k));
     fill_bytes(key, codes_bytes(m, t->n), codes);
-    leave_out_nan(m->format.code, codes_bytes(m, t->n), codes);
+    replace_nan(m->format.code, codes_bytes(m, t->n), codes);
     m->codes.data = codes;
     if (m->format.zero_points) {
         fill_bytes(~key, zeros_bytes(m, t->n, t->k), zeros);
         for (size_t i = 0; i < zeros_bytes(m, t->n, t->k); i++) {
-            zeros[i] = (uint8_t)(6 + zeros[i] % 5); // about the middle, as quantisers choose them
+            zeros[i] = (uint8_t)(6 + zeros[i] % 5); // near the middle of the range, as quantisers choose them
         }
         m->zeros.data = zeros;
     }

@@ -1,5 +1,7 @@
+// Implements kernel_select.h: which backend this process computes with. A backend is a candidate if this CPU has its instructions;
+// "auto" times the candidates and takes one that passes its self-check; a name forces one or fails with the reason.
 #include "base/err.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -13,7 +15,7 @@
 
 #include "base/clock.h"
 #include "kernels/cpu/amx/amx_tiles.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 struct candidate {
     const struct kernel_backend *backend;
@@ -25,7 +27,7 @@ static bool runs_everywhere(void) {
 }
 
 #if defined(__x86_64__)
-// clang 14's __builtin_cpu_supports does not know it.
+// clang 14's __builtin_cpu_supports does not know F16C.
 static bool has_f16c(void) {
     unsigned a, b, c = 0, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -63,7 +65,7 @@ static bool has_neonbf16(void) {
 }
 #endif
 
-// Widest first; the last is the definition, and runs everywhere.
+// Widest first. The scalar backends are last; they run everywhere and define the bits of the others.
 static const struct candidate CANDIDATES[] = {
 #if defined(__x86_64__)
     {&backend_amx, has_amx},
@@ -96,15 +98,15 @@ enum {
     NAMES_MAX = 160,
     SPEED_ROWS = 6,
     SPEED_K = 256,
-    SPEED_WARM = 4, // rounds: the first ones wake the wide units
+    SPEED_WARM = 4, // rounds that are not counted: the CPU powers its wide vector units up
     SPEED_ROUNDS = 15,
     SPEED_MARGIN_PERCENT = 10,
 };
 
-// The one choice of the process, made at start; atomic because the first caller may be any thread.
+// The backend of the process, selected at start. Atomic, because the first call may come from any thread.
 static _Atomic(const struct kernel_backend *) selected;
 
-// What the choice would have taken, and the kernel of it that differs from the twin's.
+// The first backend that was passed over because its self-check failed, and the kernel whose results differed.
 static _Atomic(const struct kernel_backend *) passed_over;
 static _Atomic(const char *) passed_over_for;
 
@@ -121,12 +123,12 @@ const char *expertd_kernel_passed_over(const char **differs) {
     return backend ? backend->name : NULL;
 }
 
-// Asked once: CPUID is a trap in a virtual machine, and the answer stays.
+// Whether this CPU can run candidate i. The answer is cached, because CPUID traps in a virtual machine.
 static bool runs_here(size_t i) {
-    enum { UNASKED, NO, YES };
+    enum { UNKNOWN, NO, YES };
     static atomic_int answers[CANDIDATES_COUNT];
     int answer = atomic_load_explicit(&answers[i], memory_order_relaxed);
-    if (answer == UNASKED) {
+    if (answer == UNKNOWN) {
         answer = CANDIDATES[i].runs_here() ? YES : NO;
         atomic_store_explicit(&answers[i], answer, memory_order_relaxed);
     }
@@ -156,7 +158,7 @@ const struct kernel_backend *backend_twin(const struct kernel_backend *backend) 
     return TWINS[backend->arithmetic];
 }
 
-// The time of a full row block against a panel of bf16 zeros.
+// Time of one tile of rows by one panel of bf16 zeros.
 static int64_t block_ns(const struct kernel_backend *backend, const struct panel_args *args) {
     int64_t start = clock_now_ns();
     backend->bf16.panel(args);
@@ -168,7 +170,7 @@ static int compare_ns(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// medians[i] of backends[i], round by round in turn, so that a neighbour's noise meets all alike.
+// medians[i]: the median time of backends[i]. Each round times all backends, so that noise from other processes affects all alike.
 static void time_backends(const struct kernel_backend *const *backends, size_t count, int64_t *medians) {
     uint16_t x[SPEED_K] = {0};
     _Alignas(64) uint16_t panel[SPEED_K * EXPERTD_KERNEL_PANEL] = {0};
@@ -185,7 +187,7 @@ static void time_backends(const struct kernel_backend *const *backends, size_t c
         qsort(spans[i] + SPEED_WARM, SPEED_ROUNDS, sizeof spans[i][0], compare_ns);
         medians[i] = spans[i][SPEED_WARM + SPEED_ROUNDS / 2];
     }
-    // The same kernel takes the same time, whatever the clock said.
+    // Backends that share one kernel get the same time, the lowest measured.
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; j < count; j++) {
             bool same = backends[i]->bf16.panel == backends[j]->bf16.panel;
@@ -194,8 +196,8 @@ static void time_backends(const struct kernel_backend *const *backends, size_t c
     }
 }
 
-// Those that compute as `arithmetic` and run here, widest first; not the scalar one, which is no rival.
-static size_t rivals(enum kernel_arithmetic arithmetic, const struct kernel_backend **out) {
+// The backends of an arithmetic that this CPU can run, widest first, without the scalar one.
+static size_t usable_backends(enum kernel_arithmetic arithmetic, const struct kernel_backend **out) {
     size_t count = 0;
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
@@ -206,18 +208,19 @@ static size_t rivals(enum kernel_arithmetic arithmetic, const struct kernel_back
     return count;
 }
 
-// The widest of those whose bf16 sums are within the margin of the fastest's, by trial: VDPBF16PS issues once a cycle on Zen 4 and
-// beats two widened fmas, once in two cycles on Sapphire Rapids and loses to them (108 against 178 GF/s, one thread). Bits are the
-// same, so nothing else hangs on the choice; where two have the same bf16 kernel, the wider one's int8 is the faster.
+// The widest backend whose bf16 kernel is within SPEED_MARGIN_PERCENT of the fastest one. They must be timed: VDPBF16PS issues once
+// a cycle on Zen 4 and beats two fmas on widened bf16; on Sapphire Rapids it issues once in two cycles and loses to them (108
+// against 178 GFLOP/s, one thread). The results have the same bits, so the choice affects speed only. Of two backends with the same
+// bf16 kernel the wider one has the faster int8 kernel.
 static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmetic, const struct kernel_backend *scalar) {
     const struct kernel_backend *backends[CANDIDATES_COUNT];
     int64_t medians[CANDIDATES_COUNT], best = CLOCK_NEVER;
-    size_t count = rivals(arithmetic, backends);
+    size_t count = usable_backends(arithmetic, backends);
     time_backends(backends, count, medians);
     for (size_t i = 0; i < count; i++) {
         best = medians[i] < best ? medians[i] : best;
     }
-    // Checked in the order of preference, for a check takes longer than the trial: those near the fastest first, then the rest.
+    // A self-check takes longer than the timing, so backends are checked in order of preference: first those near the fastest one.
     for (int rest = 0; rest < 2; rest++) {
         for (size_t i = 0; i < count; i++) {
             int near = medians[i] <= best + best * SPEED_MARGIN_PERCENT / 100;
@@ -238,7 +241,7 @@ static const struct kernel_backend *choose_auto(void) {
     return choose_best(ARITHMETIC_CPU, &backend_scalar);
 }
 
-// "auto, avx2, scalar": those that run here.
+// The names that this machine can use, for an error message: "auto, avx2, scalar".
 static const char *usable_names(char *names, size_t size) {
     size_t used = (size_t)snprintf(names, size, "auto");
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
@@ -304,7 +307,7 @@ const struct kernel_backend *kernel_selected(void) {
     const struct kernel_backend *backend = atomic_load(&selected);
     if (!backend) {
         const struct kernel_backend *best = choose_auto();
-        // Another thread may have chosen meanwhile: its choice stands.
+        // If another thread has selected one meanwhile, that one stays.
         backend = atomic_compare_exchange_strong(&selected, &backend, best) ? best : backend;
     }
     return backend;
@@ -314,11 +317,11 @@ const char *expertd_kernel_selected_name(void) {
     return kernel_selected()->name;
 }
 
-// Of packed weights, that schedules are about.
+// Compares the kernels for packed weights, the only ones that tuned schedules depend on.
 static bool same_packed_kernels(const struct element_kernels *a, const struct element_kernels *b) {
-    return a->panel == b->panel && a->group == b->group && a->small_m == b->small_m &&
+    return a->panel == b->panel && a->macrokernel == b->macrokernel && a->small_m == b->small_m &&
            memcmp(a->slices, b->slices, sizeof a->slices) == 0 && a->quantised == b->quantised &&
-           a->quantised_macrokernel_of == b->quantised_macrokernel_of;
+           a->quantised_large_m == b->quantised_large_m;
 }
 
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {
@@ -328,7 +331,7 @@ static bool same_float_kernels(const struct kernel_backend *a, const struct kern
 const char *expertd_kernel_float_name(void) {
     const struct kernel_backend *chosen = kernel_selected();
     const char *name = chosen->name;
-    for (size_t i = 0; i < CANDIDATES_COUNT; i++) { // widest first: the last that fits
+    for (size_t i = 0; i < CANDIDATES_COUNT; i++) { // widest first, so the last match is the narrowest
         name = same_float_kernels(CANDIDATES[i].backend, chosen) ? CANDIDATES[i].backend->name : name;
     }
     return name;
@@ -346,7 +349,7 @@ FALLIBLE expertd_kernel_select_arithmetic(const char *arithmetic) {
          ARITHMETIC_NAMES[ARITHMETIC_CPU], ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SM_90]);
 }
 
-// f32 sums are the same everywhere.
+// All other dtypes have the same bits in every arithmetic.
 const char *expertd_kernel_arithmetic_name(enum expertd_dtype dtype) {
     return ARITHMETIC_NAMES[dtype == EXPERTD_DTYPE_BF16 ? kernel_selected()->arithmetic : ARITHMETIC_CPU];
 }

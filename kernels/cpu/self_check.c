@@ -1,4 +1,5 @@
-// The check of a backend before it is used: vectors around the flush, subnormals, ties, Inf and NaN, against the scalar twin.
+// The self-check of a backend before it is used: its kernels and the scalar twin's compute the same values (around the flush to
+// zero, subnormals, ties, Inf, NaN), and all bits must agree.
 #include <math.h>
 #include <string.h>
 
@@ -6,25 +7,25 @@
 #include "expertd/kernels/combine.h"
 #include "expertd/kernels/weights.h"
 #include "kernels/cpu/amx/amx_tiles.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
+#include "kernels/cpu/backend/unpacked_k_major.h"
+#include "kernels/cpu/backend/unpacked_n_major.h"
 #include "kernels/cpu/common/float_mode.h"
-#include "kernels/cpu/unpacked_k_major.h"
-#include "kernels/cpu/unpacked_n_major.h"
 #include "kernels/elements/epilogue.h"
 #include "kernels/layout/pack.h"
 #include "kernels/layout/packed_i8.h"
 #include "kernels/layout/packed_layout.h"
 
 enum {
-    CHECK_K = 7, // of bf16 three more than KERNEL_K_UNIT too
-    CHECK_K_MOST = 35,
-    CHECK_FIRST_I8_K = 4,
+    CHECK_K = 7,          // f32 and int8; bf16 takes KERNEL_K_UNIT + 3, which is 7 under ARITHMETIC_CPU too
+    CHECK_K_MOST = 35,    // bf16 under ARITHMETIC_CPU_AMX
+    CHECK_FIRST_I8_K = 4, // k of the first of two calls, where a macrokernel adds to its sums
     CHECK_COLUMNS = EXPERTD_KERNEL_PANEL,
     CHECK_ROUNDS = 64,
     CHECK_ROWS = 2 * PANEL_TILE + 1,
-    CHECK_TILE_ROWS = 2 * AMX_ROWS + 3, // for the tile unit, which takes two tiles of rows
-    CHECK_ROW = 48,
-    VALUE_KINDS = 9, // of exponents
+    CHECK_TILE_ROWS = 2 * AMX_ROWS + 3, // AMX: two tiles of rows at a time
+    CHECK_ROW = 48,                     // elements of a row for the loops over one row
+    VALUE_KINDS = 9,                    // ranges of exponents
 };
 
 struct check {
@@ -39,9 +40,9 @@ static uint32_t next(struct check *check) {
     return (uint32_t)(check->random >> 16);
 }
 
-// Each round has exponents of its own: products near the flush, sums near the flush, ordinary ones, overflow; now and then a
-// zero, a subnormal, an Inf or a NaN. Where the span is 0: products of 2^-126 and of 2^-150 to 2^-152, whose sums only rounding
-// brings to 2^-126.
+// Each round has its own range of exponents: products near 2^-126, sums near 2^-126, ordinary values, overflow; sometimes zeros,
+// subnormals, Inf and NaN. The range with span 0 gives products of 2^-126 and of 2^-150 to 2^-152, whose sums reach 2^-126 only by
+// rounding.
 static uint16_t next_bf16(struct check *check, int round) {
     static const struct {
         uint8_t low, span;
@@ -67,7 +68,7 @@ static int8_t next_i8(struct check *check) {
 
 static int same_bits(const float *a, const float *b, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (expertd_f32_bits(a[i]) != expertd_f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) { // which NaN is not promised
+        if (expertd_f32_bits(a[i]) != expertd_f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) { // any NaN equals any other
             return 0;
         }
     }
@@ -83,17 +84,17 @@ static int same_sums(const float *sums, const struct panel_args *args) {
     return 1;
 }
 
-// The same panel by the kernel for groups of them, where the backend has one: over the whole of K, and over its first k, then going
-// on from their sums. args->out holds what is right.
-static int same_by_macrokernel(macrokernel *group, enum expertd_dtype dtype, size_t first_k, const struct panel_args *args) {
+// The same product by the macrokernel, if the backend has one: once over the whole of K, once in two calls, the second of which
+// adds to the sums of the first. args->out holds the expected sums.
+static int same_by_macrokernel(macrokernel *kernel, enum expertd_dtype dtype, size_t first_k, const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
-    if (!group) {
+    if (!kernel) {
         return 1;
     }
     struct macrokernel_args call = {
         .x = args->x, .rows = args->rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch};
-    group(&call);
+    kernel(&call);
     if (!same_sums(sums, args)) {
         return 0;
     }
@@ -103,20 +104,20 @@ static int same_by_macrokernel(macrokernel *group, enum expertd_dtype dtype, siz
         rest[r] = (const char *)args->x[r] + first_k * size;
     }
     call.k = first_k;
-    group(&call);
-    call.x = rest, call.panels = &panel, call.k = args->k - first_k, call.goes_on = true;
-    group(&call);
+    kernel(&call);
+    call.x = rest, call.panels = &panel, call.k = args->k - first_k, call.accumulate = true;
+    kernel(&call);
     return same_sums(sums, args);
 }
 
-// The same panel as slices, by the kernels that read them so, where the backend has them.
+// The same product by the kernels for slices, if the backend has them for this layout.
 static int same_by_slices_as(const struct element_kernels *kernels, enum expertd_packed_layout layout, enum expertd_dtype dtype,
                              const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
     _Alignas(64) uint32_t slices[(CHECK_K_MOST + 1) * EXPERTD_KERNEL_PANEL];
     const size_t together = sizeof *slices / expertd_dtype_size(dtype), words = (args->k + together - 1) / together;
-    if (!kernels->slices[layout].group) {
+    if (!kernels->slices[layout].macrokernel) {
         return 1;
     }
     for (size_t i = 0; i < words * EXPERTD_KERNEL_PANEL; i++) {
@@ -124,7 +125,7 @@ static int same_by_slices_as(const struct element_kernels *kernels, enum expertd
         memcpy(&slices[at], (const uint32_t *)args->panel + i, sizeof *slices);
     }
     const void *panel = slices;
-    kernels->slices[layout].group(&(struct macrokernel_args){
+    kernels->slices[layout].macrokernel(&(struct macrokernel_args){
         .x = args->x, .rows = args->rows, .panels = &panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch});
     if (!same_sums(sums, args)) {
         return 0;
@@ -138,43 +139,43 @@ static int same_by_slices(const struct element_kernels *kernels, enum expertd_dt
            same_by_slices_as(kernels, EXPERTD_PACKED_WIDE_SLICES, dtype, args);
 }
 
-typedef char check_plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
+typedef char unpacked_weights[CHECK_K * CHECK_COLUMNS * sizeof(float)];
 
-// The panel's elements as they lie unpacked, k_step and column_step apart.
-static void unpack(const struct panel_args *args, size_t size, size_t k_step, size_t column_step, char *plain) {
+// Unpacks a panel: element (k, c) goes to index k * k_step + c * column_step.
+static void unpack(const struct panel_args *args, size_t size, size_t k_step, size_t column_step, char *unpacked) {
     size_t together = sizeof(uint32_t) / size; // k of a word
     for (size_t k = 0; k < CHECK_K; k++) {
         for (size_t c = 0; c < CHECK_COLUMNS; c++) {
             size_t packed = (k / together * EXPERTD_KERNEL_PANEL + c) * together + k % together;
-            memcpy(plain + (k * k_step + c * column_step) * size, (const char *)args->panel + packed * size, size);
+            memcpy(unpacked + (k * k_step + c * column_step) * size, (const char *)args->panel + packed * size, size);
         }
     }
 }
 
-// The same elements in the dtype in which they lie, which they are numbers of.
-static void narrow_plain(enum expertd_dtype dtype, enum expertd_dtype lies_in, check_plain plain) {
-    check_plain wide;
-    if (lies_in != dtype) {
-        memcpy(wide, plain, sizeof wide);
-        expertd_dtype_narrow((const float *)(const void *)wide, CHECK_K * CHECK_COLUMNS, lies_in, plain);
+// Converts f32 weights to weight_dtype, if it is another dtype. Their values are exact in it.
+static void narrow_weights(enum expertd_dtype dtype, enum expertd_dtype weight_dtype, unpacked_weights weights) {
+    unpacked_weights wide;
+    if (weight_dtype != dtype) {
+        memcpy(wide, weights, sizeof wide);
+        expertd_dtype_narrow((const float *)(const void *)wide, CHECK_K * CHECK_COLUMNS, weight_dtype, weights);
     }
 }
 
-// The same columns as [k, columns] of `lies_in`, by the kernel that reads them so, where there is one.
-static int same_n_major(void (*n_major)(const struct n_major_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
+// The same product by the kernel for unpacked weights [k, columns], if there is one.
+static int same_n_major(void (*n_major)(const struct n_major_args *), enum expertd_dtype dtype, enum expertd_dtype weight_dtype,
                         const struct panel_args *args) {
-    _Alignas(64) check_plain plain;
+    _Alignas(64) unpacked_weights weights;
     float sums[N_MAJOR_ROWS * CHECK_COLUMNS];
-    size_t size = expertd_dtype_size(lies_in);
+    size_t size = expertd_dtype_size(weight_dtype);
     if (!n_major) {
         return 1;
     }
-    unpack(args, expertd_dtype_size(dtype), CHECK_COLUMNS, 1, plain);
-    narrow_plain(dtype, lies_in, plain);
+    unpack(args, expertd_dtype_size(dtype), CHECK_COLUMNS, 1, weights);
+    narrow_weights(dtype, weight_dtype, weights);
     struct n_major_args call = {.x = args->x,
                                 .rows = args->rows < N_MAJOR_ROWS ? args->rows : N_MAJOR_ROWS,
-                                .dtype = lies_in,
-                                .weights = plain,
+                                .dtype = weight_dtype,
+                                .weights = weights,
                                 .stride = CHECK_COLUMNS * size,
                                 .k = CHECK_K,
                                 .columns = CHECK_COLUMNS,
@@ -185,21 +186,21 @@ static int same_n_major(void (*n_major)(const struct n_major_args *), enum exper
     return same_bits(sums, args->out, call.rows * CHECK_COLUMNS);
 }
 
-// The same as [columns, k].
-static int same_k_major(void (*k_major)(const struct k_major_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
+// The same product by the kernel for unpacked weights [columns, k], if there is one.
+static int same_k_major(void (*k_major)(const struct k_major_args *), enum expertd_dtype dtype, enum expertd_dtype weight_dtype,
                         const struct panel_args *args) {
-    _Alignas(64) check_plain plain;
+    _Alignas(64) unpacked_weights weights;
     float sums[CHECK_ROWS * CHECK_COLUMNS];
-    size_t size = expertd_dtype_size(lies_in);
+    size_t size = expertd_dtype_size(weight_dtype);
     if (!k_major) {
         return 1;
     }
-    unpack(args, expertd_dtype_size(dtype), 1, CHECK_K, plain);
-    narrow_plain(dtype, lies_in, plain);
+    unpack(args, expertd_dtype_size(dtype), 1, CHECK_K, weights);
+    narrow_weights(dtype, weight_dtype, weights);
     k_major(&(struct k_major_args){.x = args->x,
                                    .rows = args->rows,
-                                   .dtype = lies_in,
-                                   .weights = plain,
+                                   .dtype = weight_dtype,
+                                   .weights = weights,
                                    .stride = CHECK_K * size,
                                    .k = CHECK_K,
                                    .columns = CHECK_COLUMNS,
@@ -231,22 +232,22 @@ static int check_bf16(struct check *check, int round) {
     args.out = want;
     check->twin->bf16.panel(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) &&
-           same_by_macrokernel(check->backend->bf16.group, EXPERTD_DTYPE_BF16, unit, &args) &&
+           same_by_macrokernel(check->backend->bf16.macrokernel, EXPERTD_DTYPE_BF16, unit, &args) &&
            same_by_slices(&check->backend->bf16, EXPERTD_DTYPE_BF16, &args) &&
            same_n_major(check->backend->bf16.n_major, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args) &&
            same_k_major(check->backend->bf16.k_major, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args);
 }
 
-// Any bit pattern at all, or the widened bf16 of the round.
+// A value in the round's range of exponents, with 16 more random bits of fraction.
 static float next_f32(struct check *check, int round) {
     uint32_t bits = (uint32_t)next_bf16(check, round) << 16 | (next(check) & 0xffffu);
     return expertd_f32_from_bits(bits);
 }
 
-// Of weights that may lie in memory as F16 or BF16.
+// The weights' values are exact in one of three dtypes, in which the kernels for unpacked weights read them.
 static int check_f32(struct check *check, int round) {
-    static const enum expertd_dtype LIE_IN[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
-    const enum expertd_dtype lies_in = LIE_IN[round / VALUE_KINDS % 3];
+    static const enum expertd_dtype WEIGHT_DTYPES[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
+    const enum expertd_dtype weight_dtype = WEIGHT_DTYPES[round / VALUE_KINDS % 3];
     float x[CHECK_ROWS][CHECK_K];
     _Alignas(64) float panel[CHECK_K * EXPERTD_KERNEL_PANEL];
     const void *rows[CHECK_ROWS];
@@ -260,8 +261,8 @@ static int check_f32(struct check *check, int round) {
     for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
         uint32_t narrow;
         float value = next_f32(check, round);
-        expertd_dtype_narrow(&value, 1, lies_in, &narrow);
-        expertd_dtype_widen(lies_in, &narrow, 1, &panel[i]);
+        expertd_dtype_narrow(&value, 1, weight_dtype, &narrow);
+        expertd_dtype_widen(weight_dtype, &narrow, 1, &panel[i]);
     }
     size_t count = (size_t)(round % CHECK_ROWS + 1);
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
@@ -269,21 +270,21 @@ static int check_f32(struct check *check, int round) {
     args.out = want;
     check->twin->f32.panel(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) &&
-           same_by_macrokernel(check->backend->f32.group, EXPERTD_DTYPE_F32, 4, &args) &&
+           same_by_macrokernel(check->backend->f32.macrokernel, EXPERTD_DTYPE_F32, 4, &args) &&
            same_by_slices(&check->backend->f32, EXPERTD_DTYPE_F32, &args) &&
-           same_n_major(check->backend->f32.n_major, EXPERTD_DTYPE_F32, lies_in, &args) &&
-           same_k_major(check->backend->f32.k_major, EXPERTD_DTYPE_F32, lies_in, &args);
+           same_n_major(check->backend->f32.n_major, EXPERTD_DTYPE_F32, weight_dtype, &args) &&
+           same_k_major(check->backend->f32.k_major, EXPERTD_DTYPE_F32, weight_dtype, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * EXPERTD_KERNEL_PANEL }; // words: the offsets, then quads
 
-// Columns of int8, and rows.
+// Rows, weights [columns, k] and the expected sums.
 struct check_i8 {
     int8_t x[CHECK_TILE_ROWS][CHECK_K], w[CHECK_K * EXPERTD_KERNEL_PANEL];
     int32_t want[CHECK_TILE_ROWS * CHECK_COLUMNS];
 };
 
-// k of [first, first + count): of another panel than the others'.
+// Adds the products of k in [first, first + count), packed as a panel of its own, since offsets depend on k.
 static void add_macrokernel_i8(const struct kernel_backend *backend, const struct check_i8 *c, size_t first, size_t count,
                                int32_t *sums) {
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
@@ -294,17 +295,17 @@ static void add_macrokernel_i8(const struct kernel_backend *backend, const struc
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
-    backend->i8.group(&(struct macrokernel_args){.x = rows,
-                                                 .rows = CHECK_TILE_ROWS,
-                                                 .panels = &panels,
-                                                 .count = 1,
-                                                 .k = count,
-                                                 .sums = (float *)sums,
-                                                 .scratch = scratch,
-                                                 .goes_on = first > 0});
+    backend->i8.macrokernel(&(struct macrokernel_args){.x = rows,
+                                                       .rows = CHECK_TILE_ROWS,
+                                                       .panels = &panels,
+                                                       .count = 1,
+                                                       .k = count,
+                                                       .sums = (float *)sums,
+                                                       .scratch = scratch,
+                                                       .accumulate = first > 0});
 }
 
-// Over the whole of K, and in two pieces.
+// The macrokernel over the whole of K, and in two calls.
 static int same_by_macrokernel_i8(const struct kernel_backend *backend, const struct check_i8 *c) {
     _Alignas(64) int32_t sums[2][CHECK_TILE_ROWS * KERNEL_SUMS];
     add_macrokernel_i8(backend, c, 0, CHECK_K, sums[0]);
@@ -319,8 +320,8 @@ static int same_by_macrokernel_i8(const struct kernel_backend *backend, const st
     return 1;
 }
 
-// Where the columns lie: as [columns, k] in c, or turned.
-static int same_where_it_lies_i8(const struct element_kernels *kernels, const struct check_i8 *c, const void *const *rows) {
+// The kernels for unpacked weights: c->w is [columns, k], `transposed` is [k, columns].
+static int same_unpacked_i8(const struct element_kernels *kernels, const struct check_i8 *c, const void *const *rows) {
     int8_t transposed[CHECK_K][CHECK_COLUMNS];
     int32_t sums[CHECK_TILE_ROWS * CHECK_COLUMNS];
     int same = 1;
@@ -355,7 +356,7 @@ static int same_where_it_lies_i8(const struct element_kernels *kernels, const st
     return same;
 }
 
-// The ends of int8 among others; k is no multiple of a quad.
+// With -128 and 127 among the values, and a k that is not a multiple of a quad.
 static int check_i8(struct check *check) {
     struct check_i8 c;
     const void *rows[CHECK_TILE_ROWS];
@@ -376,11 +377,12 @@ static int check_i8(struct check *check) {
     check->backend->i8.panel(&args);
     args.out = (float *)c.want;
     check->twin->i8.panel(&args);
-    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_macrokernel_i8(check->backend, &c)) &&
-           same_where_it_lies_i8(&check->backend->i8, &c, rows);
+    return memcmp(got, c.want, sizeof got) == 0 &&
+           (!check->backend->i8.macrokernel || same_by_macrokernel_i8(check->backend, &c)) &&
+           same_unpacked_i8(&check->backend->i8, &c, rows);
 }
 
-// The functions over the range in which they are neither 0 nor Inf, and its ends.
+// Values from the range in which the functions are neither 0 nor Inf, and special values.
 static int check_functions(struct check *check) {
     float x[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
     for (size_t i = 0; i < CHECK_ROW; i++) {
@@ -467,7 +469,7 @@ static int same_epilogue(const struct check *check, struct epilogue_args args) {
     return same_bits(got, want, EXPERTD_KERNEL_PANEL);
 }
 
-// A K block's share, then a product's last step, to each type of output in turn.
+// add_scaled, then the epilogue, to each output dtype in turn.
 static int check_epilogue(struct check *check, int round) {
     static const enum expertd_dtype OUTPUTS[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
     float partial[EXPERTD_KERNEL_PANEL], columns[EXPERTD_KERNEL_PANEL], got[EXPERTD_KERNEL_PANEL], want[EXPERTD_KERNEL_PANEL];
@@ -493,11 +495,11 @@ static int check_epilogue(struct check *check, int round) {
     if (!same_epilogue(check, args)) {
         return 0;
     }
-    args.integers = true, args.beta = 1.0f; // the sums' bits as int32
+    args.integers = true, args.beta = 1.0f; // now the bits of `got` are taken as int32 sums
     return same_epilogue(check, args);
 }
 
-// Codes to f32 in each dtype, sums of int8 on their way to each, f32 to each 16-bit one.
+// Any bits of each dtype to f32; int32 sums to f32 and to bf16; f32 to both 16-bit dtypes.
 static int check_conversions(struct check *check) {
     static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_F8_E4M3,
                                                 EXPERTD_DTYPE_F8_E5M2};
@@ -512,7 +514,7 @@ static int check_conversions(struct check *check) {
             return 0;
         }
     }
-    for (size_t d = 0; d < 2; d++) { // the codes' bits as int32, of any length
+    for (size_t d = 0; d < 2; d++) { // int32 of any magnitude
         const enum expertd_dtype to = d ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16;
         for (size_t i = 0; i < CHECK_ROW; i++) {
             int32_t sum = (int32_t)next(check) >> i % 31;
@@ -535,7 +537,7 @@ static int check_conversions(struct check *check) {
     return 1;
 }
 
-// The part that differs, or NULL.
+// The name of the first kernel that differs, or NULL.
 static const char *find_difference(const struct kernel_backend *backend) {
     struct check check = {.random = 88172645463325252u, .backend = backend, .twin = backend_twin(backend)};
     for (int round = 0; round < CHECK_ROUNDS; round++) {
@@ -561,7 +563,7 @@ static const char *find_difference(const struct kernel_backend *backend) {
             return "combine";
         }
         if (!check_epilogue(&check, round)) {
-            return "finish";
+            return "epilogue";
         }
     }
     if (!packing_self_check(backend)) {
@@ -571,7 +573,7 @@ static const char *find_difference(const struct kernel_backend *backend) {
 }
 
 const char *backend_self_check(const struct kernel_backend *backend) {
-    float_mode before = float_mode_set_ieee(); // the twins compute in the mode that they find
+    float_mode before = float_mode_set_ieee(); // scalar twins do not set the mode themselves
     const char *differs = find_difference(backend);
     float_mode_restore(before);
     return differs;

@@ -1,7 +1,7 @@
-// The check of how a backend decodes and packs, byte for byte against the scalar twin.
+// The part of the self-check for decoding and packing: all bytes must equal the scalar twin's.
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/layout/pack.h"
 
 enum { LINES = 37, LINE_K = 23, CODES = 301, QUADS = 5, CODE_LINES = 3, PANEL_WORDS = LINE_K * EXPERTD_KERNEL_PANEL };
@@ -13,7 +13,7 @@ struct check {
     _Alignas(64) uint32_t want[PANEL_WORDS];
 };
 
-// Each byte that there is, in an order that no packing keeps.
+// Every byte value, in random order, so that a misplaced byte shows.
 static void fill(uint8_t *bytes, size_t count) {
     uint32_t state = 2463534242u;
     for (size_t i = 0; i < count; i++) {
@@ -33,7 +33,7 @@ static bool is_same(const struct check *check) {
     return memcmp(check->got, check->want, sizeof check->got) == 0;
 }
 
-// Elements of a tensor that may begin anywhere.
+// The source is at an odd address, as a tensor of a file may be.
 static bool packs_alike(struct check *check, size_t element, bool k_major) {
     struct pack_args args = {.src = check->source + 1,
                              .stride = (k_major ? LINE_K : LINES) * element,

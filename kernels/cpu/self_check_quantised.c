@@ -1,21 +1,22 @@
-// The check of a backend's quantised kernels before they are used: any bytes are a panel, NaN codes and scales among them. Kernels
-// have ways for plain rows and codes that others cannot go, so each format is checked with plain ones too.
+// The part of the self-check for quantised weights. Panels are random bytes, with NaN codes and scales among them. Many kernels
+// have faster code for rows and codes without special values, so each format is also checked with plain ones: no NaN, Inf or values
+// near the flush.
 #include <math.h>
 #include <string.h>
 
 #include "expertd/base/dtype.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/layout/quantised_layout.h"
 
 enum { CHECK_K = 64, CHECK_ROWS = 9, CHECK_PANELS = 2, PANEL_BYTES_MAX = 8 << 10 };
 
-// Of scales that are whole, of which some kernels know alone, and not.
+// k: a multiple of every scale group, which some kernels require, and one that leaves a short last group.
 static const size_t DEPTHS[] = {CHECK_K, 39};
 
 struct check {
     uint64_t random;
     size_t k;
-    uint16_t x[CHECK_ROWS][CHECK_K]; // k of each
+    uint16_t x[CHECK_ROWS][CHECK_K]; // the first k of each row are used
     _Alignas(64) uint8_t panel[PANEL_BYTES_MAX];
     float got[CHECK_ROWS * EXPERTD_KERNEL_PANEL], want[CHECK_ROWS * EXPERTD_KERNEL_PANEL];
 };
@@ -27,8 +28,8 @@ static uint32_t next(struct check *check) {
     return (uint32_t)(check->random >> 16);
 }
 
-// Few of the codes and scales are NaN or Inf, so that sums are numbers as a rule; none where `plain`. Elements are about 1, and
-// near the flush. Floats of 8 bits are all normal in half of a plain panel.
+// Few codes and scales are NaN or Inf, so that most sums are finite; with `plain` none is. Rows' elements are about 1, and some are
+// near the flush; with `plain` all are about 1. In the first half of a plain panel all 8-bit floats are normal.
 static void fill(struct check *check, size_t bytes, bool plain) {
     for (size_t i = 0; i < bytes; i++) {
         uint8_t byte = (uint8_t)next(check);
@@ -42,7 +43,7 @@ static void fill(struct check *check, size_t bytes, bool plain) {
     }
 }
 
-// INT4's zero points have a range.
+// Zero points of INT4 must be at most EXPERTD_INT4_ZERO_MAX.
 static void fill_zeros(struct check *check, const struct expertd_quantised_format *format) {
     struct quantised_layout layout = quantised_layout(format, check->k);
     for (size_t g = 0; format->zero_points && g < layout.scales; g++) {
@@ -62,7 +63,7 @@ static int same(const float *got, const float *want, size_t count) {
     return 1;
 }
 
-// The rows of `want` by the kernel for groups of panels, where the backend has one: the panel twice, and once more with rows kept.
+// The same product by the macrokernel, if the backend has one: with the same panel twice, and again with rows_cached.
 static int same_by_macrokernel(struct check *check, const struct kernel_backend *backend,
                                const struct expertd_quantised_format *format, const void *const *rows, size_t count) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
@@ -70,8 +71,8 @@ static int same_by_macrokernel(struct check *check, const struct kernel_backend 
     const void *panels[CHECK_PANELS] = {check->panel, check->panel};
     struct macrokernel_args call = {
         .x = rows, .rows = count, .panels = panels, .count = CHECK_PANELS, .k = check->k, .sums = sums, .scratch = scratch};
-    for (size_t calls = 0; backend->bf16.quantised_macrokernel_of && calls < 2; calls++) {
-        backend->bf16.quantised_macrokernel_of(&call, format);
+    for (size_t calls = 0; backend->bf16.quantised_large_m && calls < 2; calls++) {
+        backend->bf16.quantised_large_m(&call, format);
         call.rows_cached = true;
         for (size_t i = 0; i < count * CHECK_PANELS; i++) {
             size_t r = i / CHECK_PANELS, panel = i % CHECK_PANELS;
@@ -84,7 +85,7 @@ static int same_by_macrokernel(struct check *check, const struct kernel_backend 
     return 1;
 }
 
-// Rows of f32, which are those of bf16 widened.
+// The same rows widened to f32.
 static int check_f32_rows(struct check *check, const struct kernel_backend *backend,
                           const struct expertd_quantised_format *format) {
     float wide[CHECK_ROWS][CHECK_K];
@@ -104,7 +105,7 @@ static int check_format(struct check *check, const struct kernel_backend *backen
                         bool plain) {
     fill(check, expertd_quantised_group_bytes(format, check->k, EXPERTD_KERNEL_PANEL), plain);
     fill_zeros(check, format);
-    if (format->global != EXPERTD_GLOBAL_NONE) { // the flush would take half of them for 0
+    if (format->global != EXPERTD_GLOBAL_NONE) { // the global scale; 2^-127 is subnormal, so a flush would change it
         memcpy(check->panel, &(float){plain ? 0.0117f : 0x1p-127f}, sizeof(float));
     }
     quantised_mark_special(format, check->k, check->panel);
@@ -112,7 +113,7 @@ static int check_format(struct check *check, const struct kernel_backend *backen
     for (size_t r = 0; r < CHECK_ROWS; r++) {
         rows[r] = check->x[r];
     }
-    for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // few rows, and more
+    for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // small m, and larger
         struct panel_args args = {rows, count, check->panel, check->k, check->got, EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL};
         backend->bf16.quantised(&args, format);
         args.out = check->want;

@@ -6,7 +6,7 @@
 
 struct packing {
     const struct expertd_quantised_format *format;
-    const uint8_t *panel; // of the host's
+    const uint8_t *panel; // in the host's layout
     struct quantised_layout layout;
     size_t n, k, units, column; // the panel's first column
 };

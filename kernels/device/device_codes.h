@@ -1,14 +1,16 @@
-// Quantised weights as devices hold them: codes of 4 or 8 bits with their scales, laid out so that a lane of a warp reads with one
-// load of 16 bytes what mma.sync and wgmma want in its registers. C and C++, host and device.
+// The layout of quantised weights on devices: with one 16-byte load, a lane of a warp reads codes in the order in which mma.sync
+// and wgmma need them in its registers. C and C++, host and device.
 //
-// Columns (outputs, n) are padded to a multiple of 64, in tiles of 16. Of each tile and 64 k of 4-bit codes (32 k of 8-bit ones)
-// there is a unit of 512 bytes, 16 for each lane. A step of 16 k is 4 (8) of these bytes: the lane's four registers of the fragment
-// of 16 columns by 16 k. Register i holds column lane / 4 (+ 8 where i is odd), k lane % 4 * 2 (+ 8 from i = 2 on) in its low half,
-// the k after it in the high one:
-//   4 bits: nibble i of the word is the low half's code, nibble i + 4 the high half's: one shift and one mask make a register
-//   8 bits: a word for registers 0 and 1, one for 2 and 3; bytes 0 and 2 of it are the former's halves, 1 and 3 the latter's
-// Codes lie [groups][tiles][units][512]. Scales of columns lie [groups][tiles][scales along K][16] in the format's dtype, zero
-// points likewise in bytes; a scale of 64 columns is one fp32, [groups][n / 64][scales], any global scale in it. What pads is 0.
+// Columns (n) are padded to a multiple of 64 and cut into tiles of 16. Each tile has a unit of 512 bytes per 64 k of 4-bit codes
+// (per 32 k of 8-bit codes): 16 bytes per lane. A step of 16 k takes 4 (8) of these bytes: the lane's four registers of a fragment
+// of 16 columns by 16 k. Register i holds column lane / 4 (+ 8 where i is odd). Its low half is k = lane % 4 * 2 (+ 8 for i >= 2),
+// its high half is the next k.
+//
+//   4 bits: nibble i of the 32-bit word is the low half of register i, nibble i + 4 its high half: one shift and mask per register
+//   8 bits: one word for registers 0 and 1, one for 2 and 3; bytes 0 and 2 are the first register's halves, 1 and 3 the second's
+//
+// Codes: [groups][tiles][units][512]. Scales per column: [groups][tiles][scale groups][16] in the format's dtype; zero points: the
+// same in bytes. Scales of 64 columns: [groups][n / 64][scale groups] in fp32, with the global scale applied. Padding is 0.
 #ifndef EXPERTD_KERNELS_DEVICE_DEVICE_CODES_H
 #define EXPERTD_KERNELS_DEVICE_DEVICE_CODES_H
 
@@ -21,14 +23,14 @@ enum {
     DEVICE_CODES_TILE = 16,
     DEVICE_CODES_STEP = 16,
     DEVICE_CODES_UNIT = 512,
-    DEVICE_CODES_STAGE = 64, // k that wgmma takes at once
+    DEVICE_CODES_STAGE = 64, // k of one stage of the wgmma kernels
 };
 
 EXPERTD_INLINE_ON_DEVICE uint32_t device_codes_bits(enum expertd_weight_code code) {
     return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4 ? 4 : 8;
 }
 
-// k of a unit.
+// k of one unit.
 EXPERTD_INLINE_ON_DEVICE uint32_t device_codes_unit_k(enum expertd_weight_code code) {
     return device_codes_bits(code) == 4 ? 64 : 32;
 }
@@ -41,13 +43,13 @@ EXPERTD_INLINE_ON_DEVICE size_t device_codes_units(enum expertd_weight_code code
     return (k + device_codes_unit_k(code) - 1) / device_codes_unit_k(code);
 }
 
-// Scales along k.
+// Scale groups of K.
 EXPERTD_INLINE_ON_DEVICE size_t device_codes_scales(const struct expertd_quantised_format *format, size_t k) {
     return format->scale_k == 0 ? (k > 0) : (k + format->scale_k - 1) / format->scale_k;
 }
 
-// What wgmma takes of a format, k in order and a multiple of a stage's: how many parts of a stage have scales of their own, 4 or 2;
-// 1: the scales are of whole stages; 0: mma.sync's alone.
+// Whether the wgmma kernels support a format, where k is in order and a multiple of DEVICE_CODES_STAGE: the scale groups per stage
+// (4 or 2); 1: a scale group has one or more full stages; 0: not supported, mma.sync only.
 EXPERTD_INLINE_ON_DEVICE int device_codes_parts(const struct expertd_quantised_format *format) {
     const bool fp4 = format->code == EXPERTD_CODE_E2M1,
                integers = format->code == EXPERTD_CODE_INT4 || format->code == EXPERTD_CODE_INT8;
@@ -74,7 +76,7 @@ static inline struct device_codes_size device_codes_bytes(const struct expertd_q
     return bytes;
 }
 
-// The byte of code (column, k) from its group's codes, and the bits to its right.
+// The byte offset of code (column, k) in its group's codes; *shift: the code's lowest bit in that byte.
 EXPERTD_INLINE_ON_DEVICE size_t device_code_at(enum expertd_weight_code code, size_t units, size_t column, size_t k,
                                                unsigned *shift) {
     const size_t row = column % 16, unit_k = device_codes_unit_k(code), step = k % unit_k / 16, kk = k % 16;
@@ -88,8 +90,8 @@ EXPERTD_INLINE_ON_DEVICE size_t device_code_at(enum expertd_weight_code code, si
     return at + step * 8 + i / 2 * 4 + i % 2 + half * 2;
 }
 
-// One group, as expertd_pack_quantised left it on the host, laid out for devices. The three pieces: device_codes_bytes each,
-// written whole.
+// Converts one group from the layout of expertd_pack_quantised. codes, scales, zeros: device_codes_bytes each; all bytes are
+// written.
 void device_codes_pack(const struct expertd_quantised_format *format, const void *packed, size_t n, size_t k, void *codes,
                        void *scales, void *zeros);
 

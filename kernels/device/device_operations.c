@@ -3,27 +3,27 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "kernels/plain/product_lists.h"
+#include "kernels/operations/product_lists.h"
 
-enum { TILE = 64, EXTRA_GROUPS = 2 }; // what is set to 0 beside the products
+enum { TILE = 64, EXTRA_GROUPS = 2 }; // extra groups: regions of the output that are set to 0
 
 struct expertd_device_operations {
     struct expertd_devices *devices;
     uint32_t number, groups_max;
-    struct product_group *groups;                 // [groups_max]
-    struct arena staging;                         // pinned
-    struct expertd_device_product_group *pending; // [groups_max + EXTRA_GROUPS] in it
-    struct expertd_device_product_group *there;   // the same on the device
+    struct product_group *groups;                  // [groups_max]
+    struct arena staging;                          // pinned
+    struct expertd_device_product_group *pending;  // [groups_max + EXTRA_GROUPS] in staging
+    struct expertd_device_product_group *uploaded; // the same in device memory
 };
 
 static FALLIBLE reserve(struct expertd_device_operations *o) {
     size_t bytes = (o->groups_max + EXTRA_GROUPS) * sizeof *o->pending;
-    void *there;
+    void *uploaded;
     TRY(arena_init(&o->staging, bytes));
     EXPERTD_DEVICES_CALL(o->devices, o->number, pin, o->staging.base, o->staging.bytes);
     o->pending = (struct expertd_device_product_group *)(void *)o->staging.base;
-    EXPERTD_DEVICES_CALL(o->devices, o->number, reserve, bytes, &there);
-    o->there = there;
+    EXPERTD_DEVICES_CALL(o->devices, o->number, reserve, bytes, &uploaded);
+    o->uploaded = uploaded;
     return OK;
 }
 
@@ -51,7 +51,7 @@ void expertd_device_operations_destroy(struct expertd_device_operations *o) {
         return;
     }
     struct expertd_device *device = o->devices->all[o->number];
-    o->devices->table->release(device, o->there);
+    o->devices->table->release(device, o->uploaded);
     if (o->pending) {
         o->devices->table->unpin(device, o->staging.base);
     }
@@ -65,10 +65,11 @@ void expertd_device_operations_destroy(struct expertd_device_operations *o) {
 static FALLIBLE check_groups(const struct expertd_device_operations *o, size_t groups,
                              const struct expertd_matmul_options *options) {
     if (groups > o->groups_max) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "num_groups", "%zu groups: these operations have room for %u", groups, o->groups_max);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "num_groups", "%zu groups: these operations were created for at most %u", groups,
+                   o->groups_max);
     }
     if (options && options->interpret) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "interpret", "interpret is the scalar twin, which runs on the CPU");
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "interpret", "interpret is set: the scalar twin runs on the CPU only");
     }
     return OK;
 }
@@ -93,8 +94,8 @@ static FALLIBLE add_group(struct expertd_device_operations *o, struct list *list
         return OK;
     }
     if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "m", "a product of %zu x %zu by %zu: devices number rows, columns and k with 31 bits", g->m,
-                   g->n, g->k);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "m", "a product of %zu x %zu by %zu: on devices, m, n and k are below 2^31", g->m, g->n,
+                   g->k);
     }
     uint64_t tiles = (uint64_t)((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
     o->pending[list->product.num_groups++] = (struct expertd_device_product_group){.a = operand_of(&g->a, g->a_rows),
@@ -116,19 +117,19 @@ static FALLIBLE add_group(struct expertd_device_operations *o, struct list *list
     return OK;
 }
 
-// Elements of the output that are set to 0: a product over no k.
+// Sets a region of the output to 0, by a product with k = 0.
 static FALLIBLE add_zeros(struct expertd_device_operations *o, struct list *list, void *out, size_t rows, size_t columns,
                           size_t stride) {
     return add_group(o, list, &(struct product_group){.m = rows, .n = columns, .out = out, .out_stride = stride, .alpha = 1.0f});
 }
 
 static FALLIBLE begin_list(struct expertd_device_operations *o, const struct product *p, struct list *list) {
-    *list = (struct list){.product = {.groups = o->there,
+    *list = (struct list){.product = {.groups = o->uploaded,
                                       .a = {p->a.dtype, p->a.scale_dtype, (uint32_t)p->a.lines_per_scale},
                                       .b = {p->b.dtype, p->b.scale_dtype, (uint32_t)p->b.lines_per_scale},
                                       .k_per_scale = (uint32_t)p->k_per_scale,
                                       .out_dtype = p->out_dtype}};
-    // The list before this one is still being read until then.
+    // Until then, the device reads the previous list.
     TRY(expertd_devices_wait(o->devices, o->number));
     for (size_t g = 0; g < p->num_groups; g++) {
         TRY(add_group(o, list, &p->groups[g]));
@@ -138,7 +139,7 @@ static FALLIBLE begin_list(struct expertd_device_operations *o, const struct pro
 
 static FALLIBLE launch(struct expertd_device_operations *o, struct list *list) {
     list->product.tiles = (uint32_t)list->tiles;
-    EXPERTD_DEVICES_CALL(o->devices, o->number, copy, EXPERTD_DEVICE_UPLOAD, o->there, o->pending,
+    EXPERTD_DEVICES_CALL(o->devices, o->number, copy, EXPERTD_DEVICE_UPLOAD, o->uploaded, o->pending,
                          list->product.num_groups * sizeof *o->pending);
     EXPERTD_DEVICES_CALL(o->devices, o->number, product, &list->product);
     return OK;
@@ -169,9 +170,9 @@ FALLIBLE expertd_device_transposed_grouped_matmul(struct expertd_device_operatio
     return launch(o, &list);
 }
 
-// Rows that belong to no local group: 0, or what existed.
-static FALLIBLE keep_rows(struct expertd_device_operations *o, const struct expertd_grouped_matmul_args *args,
-                          const struct product *p, struct list *list, size_t begin, size_t end) {
+// Rows outside the local groups: 0, or existing_out's.
+static FALLIBLE copy_other_rows(struct expertd_device_operations *o, const struct expertd_grouped_matmul_args *args,
+                                const struct product *p, struct list *list, size_t begin, size_t end) {
     size_t size = expertd_dtype_size(p->out_dtype), n = expertd_rhs_shape(&args->rhs).n;
     char *out = (char *)args->out + begin * args->out_stride * size;
     if (args->existing_mode == EXPERTD_EXISTING_NONE) {
@@ -190,12 +191,12 @@ FALLIBLE expertd_device_grouped_matmul(struct expertd_device_operations *o, cons
     struct list list;
     size_t local[2];
     if (args->rhs.kind == EXPERTD_RHS_PACKED) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is packed for the CPU: devices multiply with plain weights here");
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is packed for the CPU: devices take plain weights");
     }
     TRY(check_groups(o, args->num_actual_groups, args->options));
     TRY(grouped_matmul_products(args, o->groups, &product, local));
     TRY(begin_list(o, &product, &list));
-    TRY(keep_rows(o, args, &product, &list, 0, local[0]));
-    TRY(keep_rows(o, args, &product, &list, local[1], args->m));
+    TRY(copy_other_rows(o, args, &product, &list, 0, local[0]));
+    TRY(copy_other_rows(o, args, &product, &list, local[1], args->m));
     return launch(o, &list);
 }

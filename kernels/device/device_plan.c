@@ -8,7 +8,7 @@
 static const struct {
     const char *name;
     uint32_t rows;
-    uint32_t row_cost; // of a tile's row, beside TILE_COST for its share of the weights
+    uint32_t row_cost; // of one row of a tile, in units of TILE_COST
     uint32_t quantised_row_cost;
 } VARIANTS[EXPERTD_DEVICE_VARIANTS] = {
     [EXPERTD_DEVICE_FMA_16] = {"fma_16", 16, 32, 32},   [EXPERTD_DEVICE_FMA_64] = {"fma_64", 64, 32, 32},
@@ -18,10 +18,10 @@ static const struct {
     [EXPERTD_DEVICE_WGMMA_64] = {"wgmma_64", 64, 5, 9}, [EXPERTD_DEVICE_WGMMA_128] = {"wgmma_128", 128, 5, 7},
 };
 
-// A tile's share of the weights and, beside it, of each of its rows: from gpu-check's times on an H200 (tests/gpu/results),
-// where groups of 465 rows took 5.5, 6.7, 9.3 and 11.3 us for a tile of 16, 32, 64 and 128 rows by wgmma, 8.4, 12 and 16 by
-// mma.sync's 16, 32 and 64. Few rows are bound by memory in any tile that holds a group. Of quantised
-// weights a tile took 14 us by mma.sync's 64 rows, 9 and 12 by wgmma's 64 and 128 on an H100.
+// The cost of a tile is TILE_COST (its share of reading the weights) plus row_cost per row. Both come from gpu-check's times on an
+// H200 (tests/gpu/results). Groups of 465 rows took 5.5, 6.7, 9.3 and 11.3 us per tile of 16, 32, 64 and 128 rows by wgmma; 8.4, 12
+// and 16 us per tile of 16, 32 and 64 rows by mma.sync. Small groups are bound by memory in any tile that holds the group. With
+// quantised weights on an H100, a tile took 14 us by mma.sync (64 rows), 9 and 12 us by wgmma (64 and 128 rows).
 enum { TILE_COST = 512 };
 
 static const uint32_t WGMMA = 1u << EXPERTD_DEVICE_WGMMA_8 | 1u << EXPERTD_DEVICE_WGMMA_16 | 1u << EXPERTD_DEVICE_WGMMA_32 |
@@ -43,8 +43,8 @@ FALLIBLE device_variant_parse(const char *text, enum expertd_device_variant *out
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_CONFIG,
-         "no variant of products is named %s: there are fma_16, fma_64, mma_16 to mma_64 and wgmma_8 to wgmma_128", text);
+    FAIL(EXPERTD_ERR_CONFIG, "no variant is named %s: the variants are fma_16, fma_64, mma_16 to mma_64 and wgmma_8 to wgmma_128",
+         text);
 }
 
 const char *device_variants_text(const struct expertd_device_variants *variants, char text[DEVICE_VARIANTS_TEXT_MAX]) {
@@ -66,17 +66,17 @@ static bool has(uint32_t set, enum expertd_device_variant variant) {
     return set >> variant & 1;
 }
 
-static bool takes_by_wgmma(const struct expertd_quantised_format *format) {
+static bool wgmma_supports(const struct expertd_quantised_format *format) {
     return !format || device_codes_parts(format) != 0;
 }
 
-// The format says which kernel; these are its tiles.
+// Quantised weights: the format decides the kernel, the variant only the tile's rows.
 static struct expertd_device_variants variants_of_codes(const struct expertd_device_variants *device,
                                                         const struct device_network_shape *shape, enum expertd_dtype dtype) {
     uint32_t tiles =
         dtype == EXPERTD_DTYPE_F32 ? 1u << EXPERTD_DEVICE_FMA_64 : 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_64;
     bool in_stages = shape->hidden % DEVICE_CODES_STAGE == 0 && shape->width % DEVICE_CODES_STAGE == 0 && !shape->ordered;
-    if (dtype != EXPERTD_DTYPE_F32 && in_stages && takes_by_wgmma(shape->up) && takes_by_wgmma(shape->down)) {
+    if (dtype != EXPERTD_DTYPE_F32 && in_stages && wgmma_supports(shape->up) && wgmma_supports(shape->down)) {
         tiles |= device->has & QUANTISED_WGMMA;
     }
     return (struct expertd_device_variants){.has = tiles,
@@ -103,7 +103,7 @@ FALLIBLE device_variants_of(const struct expertd_device_variants *device, const 
     }
     bool floats = forced == EXPERTD_DEVICE_FMA_16 || forced == EXPERTD_DEVICE_FMA_64;
     if (forced == EXPERTD_DEVICE_VARIANTS || floats != (dtype == EXPERTD_DTYPE_F32)) {
-        return OK; // nothing is forced, or only on layers of the other dtype
+        return OK; // no variant is forced, or only for layers of the other dtype
     }
     if (!has(out->has, forced)) {
         FAIL(EXPERTD_ERR_CONFIG, "%s cannot compute rows of %u by a width of %u here: %s", VARIANTS[forced].name, shape->hidden,

@@ -14,10 +14,10 @@
 #include "kernels/device/device_plan.h"
 
 #define DEVICES_FORMS                                                                                                              \
-    "cuda (every GPU), cuda:0,1 (those), sim (a simulated GPU) or sim:N (N of them); with /VARIANT behind it one kind of kernel "  \
-    "makes all products"
+    "cuda (all GPUs), cuda:0,1 (these GPUs), sim (one simulated GPU) or sim:N (N simulated GPUs); append /VARIANT to compute all " \
+    "products with one variant of the kernels"
 
-enum { NUMBER_MAX = 1023 }; // of a device: far above what a driver counts, and far below what would overflow
+enum { NUMBER_MAX = 1023 }; // of a device: far above any driver's numbers, far below overflow
 
 // Decimal numbers, comma-separated, each at most once, to the end of the text.
 static bool parse_numbers(const char *text, struct expertd_devices_request *out) {
@@ -53,13 +53,13 @@ static bool parse(const char *text, struct expertd_devices_request *out) {
         return false;
     }
     memcpy(out->kind, "sim", sizeof "sim");
-    struct expertd_devices_request large_m = {.numbers = {1}, .count = !colon};
-    bool numbers = !colon || parse_numbers(colon + 1, &large_m);
-    out->count = large_m.numbers[0];
+    struct expertd_devices_request count = {.numbers = {1}, .count = !colon};
+    bool numbers = !colon || parse_numbers(colon + 1, &count);
+    out->count = count.numbers[0];
     for (uint32_t i = 0; i < EXPERTD_DEVICES_MAX; i++) {
         out->numbers[i] = i;
     }
-    return numbers && large_m.count == 1 && out->count >= 1 && out->count <= EXPERTD_DEVICES_MAX;
+    return numbers && count.count == 1 && out->count >= 1 && out->count <= EXPERTD_DEVICES_MAX;
 }
 
 FALLIBLE expertd_devices_parse(const char *text, struct expertd_devices_request *out) {
@@ -71,7 +71,7 @@ FALLIBLE expertd_devices_parse(const char *text, struct expertd_devices_request 
         devices[length] = '\0';
     }
     if (length >= sizeof devices || !parse(devices, out)) {
-        FAIL(EXPERTD_ERR_CONFIG, "\"%s\" is no device: write auto, cpu, " DEVICES_FORMS, text);
+        FAIL(EXPERTD_ERR_CONFIG, "\"%s\" is not a device: write auto, cpu, " DEVICES_FORMS, text);
     }
     out->forced = EXPERTD_DEVICE_VARIANTS;
     return slash ? device_variant_parse(slash + 1, &out->forced) : OK;
@@ -83,10 +83,10 @@ static FALLIBLE module_path(const char *kind, char path[PATH_MAX]) {
     char program[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length < 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "/proc/self/exe cannot be read, so the modules beside this program are not found");
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "/proc/self/exe cannot be read, so this program cannot find its device modules: mount /proc");
     }
     program[length] = '\0';
-    for (int up = 0; up < 2; up++) { // the program's name, and its folder's
+    for (int up = 0; up < 2; up++) { // removes the program's name, then its folder's
         char *slash = strrchr(program, '/');
         *(slash ? slash : program) = '\0';
     }
@@ -121,7 +121,7 @@ static FALLIBLE load_module(const char *kind, struct expertd_devices *out) {
     return OK;
 }
 
-// Asked before CUDA's runtime is, which calls a driver that is missing one that is too old.
+// Checked before CUDA's runtime is called, which reports a missing driver as one that is too old.
 static FALLIBLE find_driver(const char *kind) {
     if (strcmp(kind, "cuda") != 0) {
         return OK;
@@ -149,9 +149,9 @@ FALLIBLE expertd_devices_check(const struct expertd_devices *devices, uint32_t i
     FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
 }
 
-// A device is done with few tokens within some hundred microseconds, so it is asked at once again for a while, as threads of a team
-// spin before they sleep. Then it is asked after a sixteenth of what was spent so far: little is added to a long wait, once the
-// kernel does not lengthen a sleep by its usual 50 us.
+// Small batches take a few hundred microseconds, so the first 200 us only yield, as a team's threads spin before they sleep. Then
+// each sleep is a sixteenth of the time spent so far, which adds little to a long wait. The timer slack is reduced because its
+// default would lengthen each sleep by 50 us.
 void expertd_devices_pause(int64_t since_ns) {
     enum { SPIN_NS = 200 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16, SLACK_NS = NS_PER_US };
     int64_t spent = clock_now_ns() - since_ns;
@@ -161,13 +161,13 @@ void expertd_devices_pause(int64_t since_ns) {
     }
     int64_t step = spent / STEP_SHARE;
     struct timespec t = {.tv_nsec = step > STEP_MAX_NS ? STEP_MAX_NS : step};
-    (void)prctl(PR_SET_TIMERSLACK, SLACK_NS); // of this thread
+    (void)prctl(PR_SET_TIMERSLACK, SLACK_NS); // for this thread
     nanosleep(&t, NULL);
 }
 
 static FALLIBLE poll(const struct expertd_devices *devices, uint32_t index,
                      enum expertd_device_code (*finished)(struct expertd_device *, int *, struct expertd_device_error *),
-                     const char *what) {
+                     const char *work) {
     int64_t started_ns = clock_now_ns();
     for (;;) {
         struct expertd_device_error error;
@@ -179,7 +179,7 @@ static FALLIBLE poll(const struct expertd_devices *devices, uint32_t index,
         }
         if (asked_ns - started_ns > devices->timeout_ns) {
             FAIL(EXPERTD_ERR_SHARD_LOST, "%s device %u did not end %s within %lld ms (exchange_timeout_ms)", devices->table->kind,
-                 devices->numbers[index], what, (long long)(devices->timeout_ns / NS_PER_MS));
+                 devices->numbers[index], work, (long long)(devices->timeout_ns / NS_PER_MS));
         }
         expertd_devices_pause(started_ns);
     }
@@ -192,7 +192,7 @@ FALLIBLE expertd_devices_wait(const struct expertd_devices *devices, uint32_t in
         return expertd_devices_check(devices, index, devices->table->wait(device, &error), &error);
     }
     TRY(expertd_devices_check(devices, index, devices->table->mark(device, &error), &error));
-    return poll(devices, index, devices->table->finished, "what it was given");
+    return poll(devices, index, devices->table->finished, "its work");
 }
 
 FALLIBLE expertd_devices_wait_behind(const struct expertd_devices *devices, uint32_t index) {
@@ -200,7 +200,7 @@ FALLIBLE expertd_devices_wait_behind(const struct expertd_devices *devices, uint
     if (devices->timeout_ns == 0) {
         return expertd_devices_check(devices, index, devices->table->wait_behind(devices->all[index], &error), &error);
     }
-    return poll(devices, index, devices->table->finished_behind, "the copy of its answers");
+    return poll(devices, index, devices->table->finished_behind, "copying its results");
 }
 
 void expertd_devices_release(const struct expertd_devices *devices, uint32_t index, void *memory) {
@@ -215,8 +215,8 @@ void expertd_devices_unpin(const struct expertd_devices *devices, void *memory) 
     }
 }
 
-// A variant that is forced, and not known to give the bits of what the device computes by itself, has an arithmetic of its own.
-static void name_forced(const struct expertd_devices *devices, struct expertd_device_facts *facts) {
+// A forced variant that is not known to give the bits of the device's default variants gets an arithmetic name of its own.
+static void append_forced_variant(const struct expertd_devices *devices, struct expertd_device_facts *facts) {
     enum expertd_device_variant forced = devices->forced;
     bool other = forced >= EXPERTD_DEVICE_MMA_16 && forced < EXPERTD_DEVICE_VARIANTS && forced != facts->bf16.alone &&
                  !(facts->bf16.equal >> forced & 1);
@@ -232,7 +232,7 @@ static FALLIBLE open_one(struct expertd_devices *devices, uint32_t index) {
     const struct expertd_device_table *table = devices->table;
     TRY(expertd_devices_check(devices, index, table->open(devices->numbers[index], &devices->all[index], &error), &error));
     TRY(expertd_devices_check(devices, index, table->describe(devices->all[index], &facts, &error), &error));
-    name_forced(devices, &facts);
+    append_forced_variant(devices, &facts);
     if (index == 0) {
         devices->facts = facts;
     } else if (strcmp(facts.arithmetic, devices->facts.arithmetic) != 0) {
@@ -244,42 +244,42 @@ static FALLIBLE open_one(struct expertd_devices *devices, uint32_t index) {
     return OK;
 }
 
-// Which of those that are there: the ones that were asked for, or all; where nobody asked, the first whose like has shown these
-// kernels right, and no more, for several at once have been seen in simulation only.
-static FALLIBLE choose_devices(const struct expertd_devices_request *request, uint32_t there, struct expertd_devices *devices) {
+// Chooses among `available` devices: the requested ones, or all. Where the user named none, the first one of a verified kind, and
+// only one: several GPUs at once have been verified in simulation only.
+static FALLIBLE choose_devices(const struct expertd_devices_request *request, uint32_t available, struct expertd_devices *devices) {
     for (uint32_t i = 0; i < request->count; i++) {
-        if (request->numbers[i] >= there) {
+        if (request->numbers[i] >= available) {
             FAIL(EXPERTD_ERR_UNAVAILABLE, "no %s device %u: there are %u, numbered from 0", request->kind, request->numbers[i],
-                 there);
+                 available);
         }
         devices->numbers[devices->count++] = request->numbers[i];
     }
     const uint32_t most = request->count > 0 ? 0 : request->unasked ? 1 : EXPERTD_DEVICES_MAX;
-    for (uint32_t i = 0; i < there && devices->count < most; i++) {
+    for (uint32_t i = 0; i < available && devices->count < most; i++) {
         if (!request->unasked || devices->table->proven(i)) {
             devices->numbers[devices->count++] = i;
         }
     }
-    devices->left = request->unasked ? there - devices->count : 0;
+    devices->left = request->unasked ? available - devices->count : 0;
     if (devices->count == 0) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s",
-             there, request->kind, there == 1 ? " is" : "s are", request->kind, there == 1 ? "it" : "them");
+             available, request->kind, available == 1 ? " is" : "s are", request->kind, available == 1 ? "it" : "them");
     }
     return OK;
 }
 
 static FALLIBLE open_all(const struct expertd_devices_request *request, struct expertd_devices *devices) {
     struct expertd_device_error error;
-    uint32_t there = 0;
+    uint32_t available = 0;
     TRY(load_module(request->kind, devices));
     TRY(find_driver(request->kind));
-    enum expertd_device_code code = devices->table->count(&there, &error);
-    if (code != EXPERTD_DEVICE_OK || there == 0) {
+    enum expertd_device_code code = devices->table->count(&available, &error);
+    if (code != EXPERTD_DEVICE_OK || available == 0) {
         FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "no %s device: %s; nvidia-smi lists those that the driver sees, CUDA_VISIBLE_DEVICES may hide some", request->kind,
+             "no %s device: %s; nvidia-smi lists the GPUs that the driver sees; CUDA_VISIBLE_DEVICES may hide some", request->kind,
              code != EXPERTD_DEVICE_OK ? error.message : "the driver finds no GPU");
     }
-    TRY(choose_devices(request, there, devices));
+    TRY(choose_devices(request, available, devices));
     for (uint32_t i = 0; i < devices->count; i++) {
         TRY(open_one(devices, i));
     }
@@ -323,7 +323,7 @@ FALLIBLE expertd_devices_again(const struct expertd_devices *devices, struct exp
     return OK;
 }
 
-// The library stays loaded: CUDA's runtime has threads and exit handlers of its own, and a process opens its devices once.
+// The module stays loaded: CUDA's runtime has its own threads and exit handlers, and a process opens its devices once.
 void expertd_devices_close(struct expertd_devices *devices) {
     for (uint32_t i = 0; devices && !devices->stuck && i < devices->count; i++) {
         devices->table->close(devices->all[i]);

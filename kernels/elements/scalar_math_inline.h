@@ -1,6 +1,6 @@
-// The bodies of scalar_math.h, for the loops of kernels/ that must vectorise: no branches, no calls, no tables, so that every lane
-// of every instruction set takes the same steps and ends in the same bits. Compile with -ffp-contract=off and no fast-math; the
-// fused multiply-adds are written out. Private to kernels/.
+// The functions of scalar_math.h as inline bodies, for loops that must vectorise. No branches, calls or tables: every lane of every
+// instruction set takes the same steps and gets the same bits. Compile with -ffp-contract=off and without fast-math; FMAs are
+// written out. Private to kernels/.
 #ifndef EXPERTD_KERNELS_ELEMENTS_SCALAR_MATH_INLINE_H
 #define EXPERTD_KERNELS_ELEMENTS_SCALAR_MATH_INLINE_H
 
@@ -9,27 +9,28 @@
 
 #include "expertd/base/dtype.h"
 
-// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the sum.
+// 1.5 * 2^23: a sum with it has the nearest integer in its low bits.
 #define MATH_ROUND 0x1.8p23f
-// ln 2 in two floats. x - n * LN2_HIGH is exact in one fma: a multiple of 2^-25 below 0.35.
+// ln 2 as the sum of two floats. x - n * LN2_HIGH is exact in one FMA: a multiple of 2^-25 below 0.35.
 #define MATH_LN2_HIGH 0x1.62e43p-1f
 #define MATH_LN2_LOW -0x1.05c61p-29f
-// The same with a high part of 15 bits, which any exponent multiplies exactly.
+// The same with a high part of 15 bits, so that its product with any exponent is exact.
 #define MATH_LN2_SHORT 0x1.62e4p-1f
 #define MATH_LN2_REST 0x1.7f7d1cp-20f
 #define MATH_LOG2_E 0x1.715476p+0f
-// Below, exp is under half of the least subnormal (0); above, over the greatest float (Inf). Both keep 2^n within two factors.
+// Arguments are clamped to this range. At the lower end exp is below half of the least subnormal, hence 0; at the upper end it is
+// above the greatest float, hence Inf. Within it 2^n is the product of two floats.
 #define MATH_EXP_LOW -104.5f
 #define MATH_EXP_HIGH 89.0f
-// From here on x + 1 == x, and scaling by 2^-64 keeps the exponent's arithmetic inside 8 bits.
+// For x from here on x + 1 == x; x is scaled by 2^-64, which keeps the exponent arithmetic within 8 bits.
 #define MATH_LOG1P_LARGE 0x1p100f
-// log1p's argument is reduced to [3/4, 3/2) - 1: below -1/4, f would have a bit less.
+// log1p reduces its argument to f in [3/4, 3/2) - 1. Below -1/4, f would have one bit less.
 #define MATH_LOG1P_LEAST 0x1.8p-1f
 #define MATH_SOFTPLUS_LINEAR 20.0f
-// 2 sqrt(2 / pi), and 0.044715 of it.
+// 2 sqrt(2 / pi), and 0.044715 times it.
 #define MATH_GELU_LINEAR 0x1.988454p+0f
 #define MATH_GELU_CUBIC 0x1.2444f2p-4f
-// tanh is a polynomial below, and from here on 1 - 2 / (1 + exp(2x)), which loses too much where that is small.
+// Below this |x| tanh is a polynomial, above 1 - 2 / (1 + exp(2|x|)), whose subtraction loses too many bits where tanh is small.
 #define MATH_TANH_SMALL 0.625f
 
 EXPERTD_INLINE_ON_DEVICE float math_scale(int32_t exponent) {
@@ -53,12 +54,12 @@ EXPERTD_INLINE_ON_DEVICE float math_exp(float x) {
     q = __builtin_fmaf(q, r, 0x1.555490p-3f);
     q = __builtin_fmaf(q, r, 0x1.fffffcp-2f);
     float p = 1.0f + (head + __builtin_fmaf(r * r, q, low));
-    int32_t half = exponent >> 1; // two factors: neither overflows, and only the last product rounds into the subnormals
+    int32_t half = exponent >> 1; // two factors: neither overflows, and only the last product rounds to a subnormal
     return p * math_scale(half) * math_scale(exponent - half);
 }
 
 // log(1 + x) for x >= 0: 1 + x = 2^k (1 + f), log(1 + f) = f + f^2 (-1/2 + f P(f)), P of degree 8 (minimax, relative error 2^-30).
-// f comes from x by one fma, so nothing is lost where x is small. Error below 0.91 ulp (every float >= 0 tried).
+// f is computed from x by one FMA, so small x lose no bits. Error below 0.91 ulp (every float >= 0 tried).
 EXPERTD_INLINE_ON_DEVICE float math_log1p(float x) {
     float large = x >= MATH_LOG1P_LARGE ? 1.0f : 0.0f;
     float y = x >= MATH_LOG1P_LARGE ? x * 0x1p-64f : x;
@@ -77,12 +78,12 @@ EXPERTD_INLINE_ON_DEVICE float math_log1p(float x) {
     p = __builtin_fmaf(p, f, 0x1.55555ap-2f);
     p = __builtin_fmaf(p, f, -0.5f);
     float n = (float)k + 64.0f * large;
-    float whole = n * MATH_LN2_SHORT; // exact
-    float head = whole + f;
-    float lost = f - (head - whole); // exact: f is 0 or the smaller, or whole is 0
+    float n_ln2 = n * MATH_LN2_SHORT; // exact
+    float head = n_ln2 + f;
+    float error = f - (head - n_ln2); // exact: |f| < |n_ln2|, or one of them is 0
     float tail = __builtin_fmaf(f * f, p, n * MATH_LN2_REST);
-    float sum = head + (lost + tail);
-    return x < INFINITY ? sum : x; // Inf and NaN are their own
+    float sum = head + (error + tail);
+    return x < INFINITY ? sum : x; // Inf and NaN are returned
 }
 
 EXPERTD_INLINE_ON_DEVICE float math_sigmoid(float x) {

@@ -1,5 +1,5 @@
-// Three experts, ten tokens sorted by expert: the product on weights as they lie, then on packed ones; then a gradient of the
-// weights.
+// Three experts and ten tokens, sorted by expert: the grouped matmul on plain weights, then on packed weights, then the gradient of
+// the weights.
 //
 //   cc -std=c17 grouped_matmul.c $(pkg-config --cflags --libs expertd-kernels) -o grouped_matmul && ./grouped_matmul
 #include <stdio.h>
@@ -12,7 +12,7 @@ enum { EXPERTS = 3, TOKENS = 10, HIDDEN = 100, WIDTH = 70, THREADS = 2, ALIGNMEN
 
 struct layer {
     float hidden[TOKENS][HIDDEN];
-    float weights[EXPERTS][HIDDEN][WIDTH]; // as a model's file may hold them: [experts, k, n]
+    float weights[EXPERTS][HIDDEN][WIDTH]; // [experts, k, n], a layout of many checkpoints
     int32_t group_sizes[EXPERTS];
     float out[TOKENS][WIDTH], packed_out[TOKENS][WIDTH];
     float gradient[EXPERTS][HIDDEN][WIDTH];
@@ -66,7 +66,7 @@ static EXPERTD_FALLIBLE multiply_plain(struct layer *layer, struct expertd_team 
     return multiply(&args, team);
 }
 
-// Packed once, multiplied often: what a server does.
+// A server packs weights once and multiplies them often.
 static EXPERTD_FALLIBLE multiply_packed(struct layer *layer, struct expertd_team *team) {
     void *groups[EXPERTS];
     struct expertd_packed_weights packed = {
@@ -91,7 +91,7 @@ static EXPERTD_FALLIBLE multiply_packed(struct layer *layer, struct expertd_team
     return e;
 }
 
-// hidden^T @ out of each expert's rows. lhs is [k, m]; ours lies in memory as [m, k].
+// hidden^T @ out for each expert's rows. The operation's lhs is [k, m]; `hidden` is stored as [m, k], hence lhs_transposed.
 static EXPERTD_FALLIBLE multiply_transposed(struct layer *layer, struct expertd_team *team) {
     struct expertd_transposed_grouped_matmul_args args = {
         .lhs = layer->hidden,

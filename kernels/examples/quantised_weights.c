@@ -1,5 +1,5 @@
-// Weights of 4 bits as a checkpoint of gpt-oss has them (MXFP4: codes of E2M1, two a byte, and a scale of E8M0 for each 32 k),
-// packed as they are and multiplied by bf16 rows; then the same sums in double, from the codes' values.
+// 4-bit weights as in a gpt-oss checkpoint (MXFP4: E2M1 codes, two per byte, and one E8M0 scale per 32 k). The example packs them,
+// multiplies them with bf16 rows, and compares the result with sums in double.
 //
 //   cc -std=c17 quantised_weights.c $(pkg-config --cflags --libs expertd-kernels) -o quantised_weights && ./quantised_weights
 #include <stdio.h>
@@ -12,7 +12,7 @@ enum { EXPERTS = 2, TOKENS = 5, HIDDEN = 128, WIDTH = 96, SCALE_K = 32, SCALES =
 
 struct layer {
     uint16_t hidden[TOKENS][HIDDEN];           // bf16
-    uint8_t codes[EXPERTS][WIDTH][HIDDEN / 2]; // the low nibble first
+    uint8_t codes[EXPERTS][WIDTH][HIDDEN / 2]; // low nibble first
     uint8_t scales[EXPERTS][WIDTH][SCALES];    // 2^(scale - 127)
     int32_t group_sizes[EXPERTS];
     float out[TOKENS][WIDTH];
@@ -43,7 +43,8 @@ static void *memory_of(size_t bytes) {
     return memory;
 }
 
-// One expert's matrix. Strides of codes are in codes: its rows are WIDTH rows of HIDDEN of them, in words of 8 neighbours.
+// Packs one expert's matrix: WIDTH rows of HIDDEN codes. Strides count codes. Plain rows have no words, so `word` may be
+// any power of two.
 static EXPERTD_FALLIBLE pack_expert(const struct layer *layer, int expert, void *dst) {
     enum { WORD = 8 };
     struct expertd_quantised_source source = {
@@ -83,7 +84,7 @@ static EXPERTD_FALLIBLE multiply(struct layer *layer, const struct expertd_packe
 static EXPERTD_FALLIBLE run(struct layer *layer, struct expertd_team *team) {
     void *groups[EXPERTS];
     struct expertd_packed_weights packed = {
-        .dtype = EXPERTD_DTYPE_BF16, // of the rows
+        .dtype = EXPERTD_DTYPE_BF16, // of the rows that they are multiplied with
         .groups = EXPERTS,
         .k = HIDDEN,
         .n = WIDTH,

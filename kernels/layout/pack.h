@@ -1,5 +1,5 @@
-// What is done with elements before they are multiplied, in each instruction set's copy: decoding, and the packing of panels, once
-// at load or on the fly. Exact, all of it. Private to kernels/.
+// Arguments of the backends' functions that decode and pack elements, at load or on the fly. All of them are exact. Private to
+// kernels/.
 #ifndef EXPERTD_KERNELS_LAYOUT_PACK_H
 #define EXPERTD_KERNELS_LAYOUT_PACK_H
 
@@ -8,7 +8,7 @@
 
 #include "expertd/base/dtype.h"
 
-// Neighbouring codes to BF16: F8_E4M3, F8_E5M2 or U8 (E2M1, two a byte, the low nibble first).
+// Decodes consecutive codes to BF16: F8_E4M3, F8_E5M2 or U8 (E2M1, two a byte, the low nibble first).
 struct decode_args {
     enum expertd_dtype dtype;
     const void *src;
@@ -16,25 +16,25 @@ struct decode_args {
     uint16_t *dst;
 };
 
-// Lines (columns of the product) into panels of 32-bit words: [ceil(k * element / 4)][64], a column's `4 / element` neighbouring k
-// in one word, a short last one padded with 0. Columns that are not there are left alone.
+// Packs lines (columns of the product) into panels of 32-bit words, [ceil(k * element / 4)][64]. A word holds 4 / element
+// consecutive k of a column; a short last word is padded with 0. Columns past `lines` in the last panel are not written.
 struct pack_args {
-    const void *src; // the first line's first k; any alignment, as tensors of files have it
-    size_t stride;   // bytes: pack_k_major, whose k are neighbours, from line to line; pack_n_major, whose lines are, from k to k
+    const void *src; // the first k of the first line; any alignment, since tensors in files have any
+    size_t stride;   // bytes from line to line (pack_k_major: [n,k]), or from k to k (pack_n_major: [k,n])
     size_t element;  // bytes: 1, 2 or 4
     size_t lines, k;
     void *panels; // 64-byte aligned
     size_t panel_bytes;
 };
 
-// Each column's offset: -128 times the sum of its elements, wrapping.
+// Computes each column's offset: -128 times the sum of its elements, in wrapping int32.
 struct offsets_args {
     const void *quads; // [count][64] words
     size_t count;
     int32_t *offsets; // [64]
 };
 
-// Words of neighbouring codes, as codes_to_words gives them, to lines of a panel of quantised weights (quantised_layout.h).
+// Converts words of consecutive codes, as codes_to_words gives them, to lines of a panel of quantised weights (quantised_layout.h).
 struct place_args {
     const uint32_t *words; // [count][64]
     size_t count;

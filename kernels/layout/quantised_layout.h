@@ -1,14 +1,15 @@
-// Where things lie in a panel of quantised weights. Private to kernels/.
+// The layout of a panel of quantised weights. Private to kernels/.
 //
 // A panel is 64 columns over the whole of K, one stream in the order of its use:
-//   64 bytes: the global scale (f32), a byte that is 1 where a code of the panel is no number (NaN, Inf) and else 0, from byte 8 on
-//     the bits of quantised_plain_shift, the rest 0
-//   for each scale along K: the codes of its k, the 64 columns' scales (scale_of_panel: one, in 64 bytes), 64 bytes of zero points
-// Codes lie in lines of 64 bytes, each of 16 columns, four lines (64 columns) for 8 k of 4 bits or 4 k of 8 bits:
-//   4 bits: a 32-bit word per column; k = 2i is nibble i of its low half, k = 2i + 1 nibble i of the high half. A half is thus an
-//           index for VPERMW and a word one for VPERMPS after a single shift for both.
-//   8 bits: 16 bytes for 4 columns: their pairs of k (0, 1), then their pairs (2, 3), which is what VPUNPCK takes apart.
-// A short last scale ends with a whole line of codes; what pads it is never multiplied. Padding columns are codes of +0.
+//   a header of 64 bytes: the global scale (f32); a byte that is 1 if a code of the panel is NaN or Inf, else 0; from byte 8 on the
+//     bitmap of quantised_plain_shift; other bytes 0
+//   per scale group along K: its codes; the scales of the 64 columns (scale_of_panel: one scale, in 64 bytes); with zero points, 64
+//     bytes of them
+// A line of codes is 64 bytes, of 16 columns. Four lines are 64 columns of 8 k of 4 bits, or of 4 k of 8 bits:
+//   4 bits: a 32-bit word per column. k = 2i is nibble i of its low half, k = 2i + 1 nibble i of its high half, so that after one
+//     shift both halves are indices for VPERMW, and the word is one for VPERMPS.
+//   8 bits: 16 bytes for 4 columns: their pairs of k (0, 1), then their pairs of k (2, 3), which VPUNPCK separates.
+// A short last scale group is padded to a full line of codes; the padding is never multiplied. Padding columns have codes of +0.
 #ifndef EXPERTD_KERNELS_LAYOUT_QUANTISED_LAYOUT_H
 #define EXPERTD_KERNELS_LAYOUT_QUANTISED_LAYOUT_H
 
@@ -16,22 +17,23 @@
 #include "expertd/kernels/weights.h"
 
 enum {
-    QUANTISED_LINE = 64,
-    QUANTISED_COLUMNS = 16,
-    QUANTISED_HEADER = 64,
-    QUANTISED_SPECIAL_AT = 4,
-    QUANTISED_PLAIN_AT = 8,
+    QUANTISED_LINE = 64,      // bytes of a line of codes
+    QUANTISED_COLUMNS = 16,   // its columns
+    QUANTISED_HEADER = 64,    // bytes
+    QUANTISED_SPECIAL_AT = 4, // offset of the NaN/Inf byte in the header
+    QUANTISED_PLAIN_AT = 8,   // offset of the bitmap
     QUANTISED_PLAIN_BITS = 8 * (QUANTISED_HEADER - QUANTISED_PLAIN_AT),
 };
 
+// Whether a code of the panel is NaN or Inf.
 static inline bool quantised_has_special(const void *panel) {
     return ((const uint8_t *)panel)[QUANTISED_SPECIAL_AT] != 0;
 }
 
-// Of floats of 8 bits the bits say which spans of K, over the panel, have normal codes alone: neither 0 nor what is below the least
-// normal. Those become f32 by a shift (quantised_float8_avx512.h). One code in ten thousand is none where E4M3's scales bring
-// the greatest of a Gaussian's weights to 448. 2^shift lines of k share a bit, 1 where they are so; bits behind the last span
-// are 1.
+// The header's bitmap of 8-bit floats: a bit is 1 if all codes of a span of K, over the panel's columns, are normal (not 0 and not
+// subnormal). Such codes become f32 by a shift (quantised_float8_avx512.h). With E4M3 scales that map the largest of a Gaussian's
+// weights to 448, one code in ten thousand is not normal. A span is 2^shift lines of k; bits after the last span are 1. Returns
+// the shift.
 static inline unsigned quantised_plain_shift(size_t k) {
     enum { LINE_K = 4 };
     unsigned shift = 0;
@@ -41,28 +43,28 @@ static inline unsigned quantised_plain_shift(size_t k) {
     return shift;
 }
 
-// Sets that byte and those bits, by the panel's codes over `k`.
+// Sets the header's NaN/Inf byte and its bitmap from the panel's codes over `k`.
 void quantised_mark_special(const struct expertd_quantised_format *format, size_t k, void *panel);
 
 struct quantised_layout {
-    size_t scale_k;    // k of a scale
-    size_t scales;     // along K
+    size_t scale_k;    // k of a scale group
+    size_t scales;     // scale groups along K
     size_t line_k;     // k of a line of codes: 8 or 4
-    size_t codes;      // bytes of a scale's codes but the last one's
-    size_t stride;     // bytes from one scale's codes to the next one's
-    size_t scale_size; // bytes of its scales, a multiple of 64
+    size_t codes;      // bytes of a scale group's codes (all scale groups but the last)
+    size_t stride;     // bytes from one scale group's codes to the next one's
+    size_t scale_size; // bytes of a scale group's scales, a multiple of 64
 };
 
 static inline bool code_has_4_bits(enum expertd_weight_code code) {
     return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4;
 }
 
-// Bytes of `depth` k of codes over the panel.
+// Bytes of the codes of `depth` k, over the panel.
 static inline size_t quantised_code_bytes(const struct quantised_layout *layout, size_t depth) {
     return (depth + layout->line_k - 1) / layout->line_k * (EXPERTD_KERNEL_PANEL / QUANTISED_COLUMNS) * QUANTISED_LINE;
 }
 
-// Bytes of one scale's scales.
+// Bytes of one scale group's scales.
 static inline size_t quantised_scale_bytes(const struct expertd_quantised_format *format) {
     return format->scale_of_panel ? QUANTISED_LINE : EXPERTD_KERNEL_PANEL * expertd_dtype_size(format->scale);
 }
@@ -77,18 +79,19 @@ static inline struct quantised_layout quantised_layout(const struct expertd_quan
     return layout;
 }
 
-// k of scale g.
+// k of scale group g.
 static inline size_t quantised_depth(const struct quantised_layout *layout, size_t g, size_t k) {
     size_t left = k - g * layout->scale_k;
     return left < layout->scale_k ? left : layout->scale_k;
 }
 
-// The k that ARITHMETIC_CPU_AMX adds to each other first, from a scale's first on; the last of a scale may be fewer.
+// k of a step of ARITHMETIC_CPU_AMX, whose products are summed before they are added to the partial sum. Steps start at a scale
+// group's first k; its last step may be shorter.
 static inline size_t quantised_tile_k(const struct expertd_quantised_format *format) {
     return format->scale_k % 32 == 0 ? 32 : 16;
 }
 
-// From the panel's start.
+// Byte offsets of scale group g's codes, scales and zero points from the panel's start.
 static inline size_t quantised_codes_at(const struct quantised_layout *layout, size_t g) {
     return QUANTISED_HEADER + g * layout->stride;
 }
@@ -101,7 +104,8 @@ static inline size_t quantised_zeros_at(const struct quantised_layout *layout, s
     return quantised_scales_at(layout, g, k) + layout->scale_size;
 }
 
-// The byte of code (k, column) from its scale's codes; of 4-bit codes also the bits to its right.
+// The byte offset of code (k, column) from its scale group's first code, k counted within the scale group. *shift: the code's
+// lowest bit in that byte.
 static inline size_t quantised_code_at(size_t line_k, size_t k, size_t column, unsigned *shift) {
     size_t line = (k / line_k * (EXPERTD_KERNEL_PANEL / QUANTISED_COLUMNS) + column / QUANTISED_COLUMNS) * QUANTISED_LINE;
     size_t c = column % QUANTISED_COLUMNS, i = k % line_k;

@@ -1,9 +1,9 @@
 #include "expertd/kernels/expert_matmul.h"
 
-#include "kernels/cpu/backend.h"
+#include "kernels/common/matmul_check.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/operations/grouped_matmul_general.h"
-#include "kernels/operations/matmul_check.h"
 #include "kernels/operations/matmul_walk.h"
 #include "kernels/operations/walk_results.h"
 
@@ -20,7 +20,7 @@ static FALLIBLE check_product(const struct expertd_grouped_matmul_args *product,
     if (!grouped_matmul_is_plain_serving(product)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "product",
                    "product is not of packed F32 or BF16 weights, or has an option, a dtype or an existing output: "
-                   "grouped_matmul computes those");
+                   "call expertd_grouped_matmul for those");
     }
     const struct expertd_packed_weights *rhs = product->rhs.packed;
     TRY(matmul_check_rows(&(struct matmul_rows){"out", product->out, rhs->dtype, product->m, rhs->n, product->out_stride}));
@@ -31,10 +31,10 @@ static FALLIBLE check_product(const struct expertd_grouped_matmul_args *product,
 
 enum { OPERAND_UP, OPERAND_GATE };
 
-enum { ROWS_AHEAD = 6 };
+enum { PREFETCH_ROWS = 6 };
 
-// Rows of the last call have left the caches: their lines are asked for a few rows before they are written.
-static void expect_row(const struct expertd_gate_up_args *args, const struct walk_sums *sums, size_t row) {
+// Prefetches the output lines of a row, PREFETCH_ROWS rows before they are written.
+static void prefetch_out_row(const struct expertd_gate_up_args *args, const struct walk_sums *sums, size_t row) {
     if (row >= sums->rows) {
         return;
     }
@@ -54,11 +54,11 @@ static void activate(const void *context, const struct walk_sums *sums) {
         .width = sums->columns,
         .dtype = args->product.rhs.packed->dtype,
     };
-    for (size_t r = 0; r < ROWS_AHEAD; r++) {
-        expect_row(args, sums, r);
+    for (size_t r = 0; r < PREFETCH_ROWS; r++) {
+        prefetch_out_row(args, sums, r);
     }
     for (size_t r = 0; r < sums->rows; r++) {
-        expect_row(args, sums, r + ROWS_AHEAD);
+        prefetch_out_row(args, sums, r + PREFETCH_ROWS);
         row.up = sums->sums[OPERAND_UP] + r * KERNEL_SUMS;
         row.gate = args->gate ? sums->sums[OPERAND_GATE] + r * KERNEL_SUMS : NULL;
         row.out = out_at(&args->product, sums->first_row + r, sums->column);
@@ -71,7 +71,7 @@ static void zero_activated(const void *context, size_t begin, size_t end) {
     walk_results_zero(product, product->rhs.packed->dtype, begin, end);
 }
 
-// Is it packed as its rows ask, and are its groups there?
+// Checks gate like the rhs of a product.
 static FALLIBLE check_gate_weights(const struct expertd_gate_up_args *args) {
     struct expertd_grouped_matmul_args product = args->product;
     product.rhs = expertd_rhs_packed(args->gate);
@@ -86,7 +86,8 @@ static FALLIBLE check_gate_weights(const struct expertd_gate_up_args *args) {
 
 static FALLIBLE check_activation(const struct expertd_activation *activation) {
     if (!activation) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "activation", "activation is missing: sums of up alone are grouped_matmul's");
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "activation",
+                   "activation is missing: for a product without activation, call expertd_grouped_matmul");
     }
     if ((unsigned)activation->kind > EXPERTD_ACTIVATION_RELU2 || (unsigned)activation->clamp > EXPERTD_CLAMP_AFTER) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "activation", "activation is of kind %d with clamp %d: activation.h lists them",
@@ -95,13 +96,14 @@ static FALLIBLE check_activation(const struct expertd_activation *activation) {
     return OK;
 }
 
-// One for each group that has rows.
+// Each group that has rows needs a bias.
 static FALLIBLE check_bias(void *const *bias, const char *name, const struct expertd_grouped_matmul_args *product) {
     for (size_t g = 0; bias && g < product->num_actual_groups; g++) {
         bool is_read = product->group_sizes[product->group_offset + g] > 0 && product->rhs.packed->n > 0;
         if (is_read && (!bias[g] || (uintptr_t)bias[g] % sizeof(float) != 0)) {
             FAIL_FIELD(EXPERTD_ERR_INVALID, name,
-                       "%s of group %zu is at %p: an F32 lies at a multiple of 4; without any %s is NULL", name, g, bias[g], name);
+                       "%s of group %zu is at %p: F32 values must be aligned to 4 bytes; for no bias, %s itself must be NULL", name,
+                       g, bias[g], name);
         }
     }
     return OK;
@@ -115,13 +117,13 @@ static FALLIBLE check_gate(const struct expertd_gate_up_args *args) {
     }
     if (gate && (gate->dtype != up->dtype || gate->k != up->k || gate->n != up->n || gate->groups != up->groups ||
                  gate->group_bytes != up->group_bytes || !gate->format != !up->format)) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "gate",
-                   "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: they are walked together", gate->groups,
-                   expertd_dtype_name(gate->dtype), gate->n, gate->k, up->groups, expertd_dtype_name(up->dtype), up->n, up->k);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: both must be equal",
+                   gate->groups, expertd_dtype_name(gate->dtype), gate->n, gate->k, up->groups, expertd_dtype_name(up->dtype),
+                   up->n, up->k);
     }
     if (gate && gate->layout != up->layout) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is packed in layout %d, up in %d: they are walked together",
-                   (int)gate->layout, (int)up->layout);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is packed in layout %d, up in %d: both must be equal", (int)gate->layout,
+                   (int)up->layout);
     }
     return gate ? check_gate_weights(args) : OK;
 }
@@ -147,13 +149,13 @@ FALLIBLE expertd_expert_gate_up(const struct expertd_gate_up_args *args, struct 
 
 // ---- down
 
-static void epilogue_rows(const void *context, const struct walk_sums *sums) {
+static void store_rows(const void *context, const struct walk_sums *sums) {
     const struct expertd_down_args *args = context;
     const struct walk_results results = {&args->product, args->product.rhs.packed->dtype, args->row_scale};
     walk_results_store(&results, sums, bias_at(args->bias, sums->group, sums->column));
 }
 
-static void zero_finished(const void *context, size_t begin, size_t end) {
+static void zero_rows(const void *context, size_t begin, size_t end) {
     const struct expertd_grouped_matmul_args *product = &((const struct expertd_down_args *)context)->product;
     walk_results_zero(product, product->rhs.packed->dtype, begin, end);
 }
@@ -162,7 +164,7 @@ FALLIBLE expertd_expert_down(const struct expertd_down_args *args, struct expert
     TRY(check_product(&args->product, workspace));
     TRY(check_bias(args->bias, "bias", &args->product));
     if ((uintptr_t)args->row_scale % sizeof(float) != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "row_scale", "row_scale is at %p: an F32 lies at a multiple of 4",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "row_scale", "row_scale is at %p: F32 values must be aligned to 4 bytes",
                    (const void *)args->row_scale);
     }
     const enum expertd_dtype dtype = args->product.rhs.packed->dtype;
@@ -171,8 +173,8 @@ FALLIBLE expertd_expert_down(const struct expertd_down_args *args, struct expert
         .rhs = {args->product.rhs.packed},
         .operands = 1,
         .out_element = walk_results_stream(&args->product, dtype) ? 0 : expertd_dtype_size(dtype),
-        .epilogue = epilogue_rows,
-        .zero = zero_finished,
+        .epilogue = store_rows,
+        .zero = zero_rows,
         .context = args,
     };
     matmul_walk(&walk, team, workspace);

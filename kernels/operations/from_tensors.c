@@ -1,6 +1,6 @@
 #include "expertd/kernels/from_tensors.h"
 
-#include "kernels/operations/matmul_check.h"
+#include "kernels/common/matmul_check.h"
 
 static FALLIBLE check_rank(const struct expertd_tensor_view *tensor, const char *name, uint32_t rank) {
     char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
@@ -8,7 +8,7 @@ static FALLIBLE check_rank(const struct expertd_tensor_view *tensor, const char 
         FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is missing", name);
     }
     if (tensor->rank != rank) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s: it has %u dimensions", name,
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s: it must have %u dimensions", name,
                    expertd_tensor_shape_text(tensor->shape, tensor->rank, text), rank);
     }
     uint64_t bytes;
@@ -22,7 +22,7 @@ static FALLIBLE check_rank(const struct expertd_tensor_view *tensor, const char 
 static FALLIBLE check_group_sizes(const struct expertd_tensor_view *sizes) {
     TRY(check_rank(sizes, "group_sizes", 1));
     if (sizes->dtype != EXPERTD_DTYPE_I32) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "group_sizes", "group_sizes are %s: they are I32", expertd_dtype_name(sizes->dtype));
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "group_sizes", "group_sizes are %s: they must be I32", expertd_dtype_name(sizes->dtype));
     }
     return OK;
 }
@@ -38,17 +38,17 @@ static FALLIBLE check_existing(const struct expertd_tensor_view *existing, enum 
         same = same && existing->shape[i] == shape[i];
     }
     if (!same) {
-        char has[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wants[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        char existing_text[EXPERTD_TENSOR_SHAPE_TEXT_MAX], out_text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         FAIL_FIELD(EXPERTD_ERR_INVALID, "existing_out", "existing_out is %s%s, but out is %s%s",
-                   expertd_dtype_name(existing->dtype), expertd_tensor_shape_text(existing->shape, rank, has),
-                   expertd_dtype_name(out), expertd_tensor_shape_text(shape, rank, wants));
+                   expertd_dtype_name(existing->dtype), expertd_tensor_shape_text(existing->shape, rank, existing_text),
+                   expertd_dtype_name(out), expertd_tensor_shape_text(shape, rank, out_text));
     }
     return OK;
 }
 
 static FALLIBLE check_not_negative(int64_t value, const char *name) {
     if (value < 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %lld: it is not negative", name, (long long)value);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %lld: it must not be negative", name, (long long)value);
     }
     return OK;
 }
@@ -84,7 +84,7 @@ FALLIBLE expertd_grouped_matmul_from_tensors(const struct expertd_grouped_matmul
         .existing_stride = rhs->n,
     };
     if (rhs->k != t->lhs->shape[1]) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "k is %zu by rhs, but %llu by lhs", rhs->k, (unsigned long long)t->lhs->shape[1]);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "k is %zu in rhs, but %llu in lhs", rhs->k, (unsigned long long)t->lhs->shape[1]);
     }
     TRY(matmul_check_dtypes(args->lhs_dtype, rhs->dtype, args->out_dtype));
     uint64_t shape[] = {args->m, rhs->n};
@@ -119,7 +119,7 @@ FALLIBLE expertd_transposed_grouped_matmul_from_tensors(const struct expertd_tra
         .existing_out = t->existing_out ? t->existing_out->data : NULL,
     };
     if (t->rhs->shape[0] != args->m) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "m is %llu by rhs, but %zu by lhs", (unsigned long long)t->rhs->shape[0], args->m);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "m is %llu in rhs, but %zu in lhs", (unsigned long long)t->rhs->shape[0], args->m);
     }
     TRY(expertd_transposed_grouped_matmul_check(args));
     uint64_t shape[] = {args->num_actual_groups, args->k, args->n};

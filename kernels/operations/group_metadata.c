@@ -11,7 +11,7 @@ size_t expertd_group_metadata_capacity(size_t m, size_t tm, size_t num_groups) {
     return entries ? entries - 1 : 0;
 }
 
-// Offsets are summed in 64 bits: hostile sizes must not wrap into a sum that fits.
+// Sums in 64 bits, so that no sizes can wrap to a sum that fits.
 static FALLIBLE fill_offsets(const struct expertd_group_metadata_args *args, int32_t *offsets) {
     int64_t sum = 0;
     offsets[0] = 0;
@@ -65,7 +65,7 @@ static void visit(struct visits *visits, size_t group, size_t tile) {
 
 static FALLIBLE check_array(const char *name, const int32_t *array, size_t count) {
     if (count > 0 && (!array || (uintptr_t)array % sizeof *array != 0)) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is at %p: its %zu numbers lie at a multiple of %zu bytes", name,
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is at %p: its %zu numbers must be aligned to %zu bytes", name,
                    (const void *)array, count, sizeof *array);
     }
     return OK;
@@ -89,7 +89,7 @@ FALLIBLE expertd_make_group_metadata(const struct expertd_group_metadata_args *a
         size_t begin = (size_t)out->group_offsets[g], end = (size_t)out->group_offsets[g + 1];
         size_t first = begin / args->tm;
         if (begin == end && args->visit_empty_groups) {
-            visit(&visits, g, first < m_tiles ? first : m_tiles - 1); // one that begins at m has no tile of its own
+            visit(&visits, g, first < m_tiles ? first : m_tiles - 1); // an empty group that begins at m has no tile of its own
         }
         for (size_t tile = first; tile < tiles_of(end, args->tm) && begin < end; tile++) {
             visit(&visits, g, tile);

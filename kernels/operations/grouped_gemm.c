@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "kernels/common/matmul_check.h"
 #include "kernels/operations/grouped_gemm_shape.h"
-#include "kernels/operations/matmul_check.h"
-#include "kernels/plain/product_lists.h"
+#include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
 
-// How far into each buffer the groups so far reach: elements (codes), and scales.
+// The next group, and its offsets in the buffers: in elements (codes) and in scales.
 struct cursor {
     size_t group, a, b, out;
     size_t a_scale, b_scale;
@@ -31,12 +31,12 @@ static void gemm_init(const struct expertd_grouped_gemm_args *args, struct gemm 
         .b = {args->b.dtype, b->scale_dtype, b->lines ? b->lines : 1},
         .k_per_scale = a->k,
         .out_dtype = args->out_dtype,
-        .copy_lines_of_a = args->trans_a,
+        .copy_a_rows = args->trans_a,
         .options = &gemm->options,
     };
 }
 
-// Of arguments that have passed their check. Groups without output count for nothing: only their product of sizes is bounded.
+// For checked arguments. Groups without output do not count, since their m and n are not limited.
 static void find_limits(struct gemm *gemm) {
     const struct expertd_grouped_gemm_args *args = gemm->args;
     const struct expertd_gemm_dim *k_dim = args->trans_a ? &args->a.first : &args->a.last;
@@ -48,38 +48,38 @@ static void find_limits(struct gemm *gemm) {
             gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k_dim, g));
         }
     }
-    gemm->limits.tiling = product_ask_tiling(&gemm->options, gemm->limits.m, gemm->limits.k, gemm->limits.n);
+    gemm->limits.tiling = product_tiling(&gemm->options, gemm->limits.m, gemm->limits.k, gemm->limits.n);
 }
 
-// An operand's matrix of one group, which begins at element `at` and scale `scale_at`; both move past it.
-static struct product_operand take_operand(const struct expertd_gemm_operand *operand, bool k_is_last, size_t group, size_t *at,
+// An operand's matrix of one group, which begins at element *at and scale *scale_at. Advances both past it.
+static struct product_operand next_operand(const struct expertd_gemm_operand *operand, bool k_is_last, size_t group, size_t *at,
                                            size_t *scale_at) {
     size_t first = (size_t)gemm_dim_at(&operand->first, group), last = (size_t)gemm_dim_at(&operand->last, group);
     const struct gemm_scaling_rule *rule = gemm_scaling_rule(operand->scaling);
-    struct product_operand taken = {
+    struct product_operand next = {
         .data = (const char *)operand->data + *at * expertd_dtype_size(operand->dtype) / rule->codes_per_element,
         .line_stride = k_is_last ? last : 1,
         .k_stride = k_is_last ? 1 : last,
     };
     *at += first * last;
     if (!rule->scale_dtype) {
-        return taken;
+        return next;
     }
-    taken.scales = (const char *)operand->scales + *scale_at * expertd_dtype_size(operand->scale_dtype);
+    next.scales = (const char *)operand->scales + *scale_at * expertd_dtype_size(operand->scale_dtype);
     struct gemm_scale_grid grid = gemm_scale_grid(operand, k_is_last, first, last);
     if (rule->lines) {
-        taken.scale_line_stride = k_is_last ? grid.last : 1;
-        taken.scale_k_stride = k_is_last ? 1 : grid.last;
+        next.scale_line_stride = k_is_last ? grid.last : 1;
+        next.scale_k_stride = k_is_last ? 1 : grid.last;
     }
-    *scale_at += rule->lines || operand->scale_count > 1 ? grid.first * grid.last : 0; // one for all groups: the same again
-    return taken;
+    *scale_at += rule->lines || operand->scale_count > 1 ? grid.first * grid.last : 0; // one scale for all groups: do not advance
+    return next;
 }
 
 static float factor(const float *values, size_t count, size_t group, float absent) {
     return values ? values[count == 1 ? 0 : group] : absent;
 }
 
-static struct product_group take_group(void *context) {
+static struct product_group next_group(void *context) {
     struct gemm *gemm = context;
     struct cursor *cursor = &gemm->next;
     const struct expertd_grouped_gemm_args *args = gemm->args;
@@ -87,8 +87,8 @@ static struct product_group take_group(void *context) {
     size_t m = (size_t)gemm_dim_at(&args->out_first, g), n = (size_t)gemm_dim_at(&args->out_last, g);
     size_t out_bytes = cursor->out * expertd_dtype_size(args->out_dtype);
     struct product_group group = {
-        .a = take_operand(&args->a, !args->trans_a, g, &cursor->a, &cursor->a_scale),
-        .b = take_operand(&args->b, args->trans_b, g, &cursor->b, &cursor->b_scale),
+        .a = next_operand(&args->a, !args->trans_a, g, &cursor->a, &cursor->a_scale),
+        .b = next_operand(&args->b, args->trans_b, g, &cursor->b, &cursor->b_scale),
         .m = m,
         .n = n,
         .k = (size_t)gemm_dim_at(args->trans_a ? &args->a.first : &args->a.last, g),
@@ -113,7 +113,7 @@ size_t expertd_grouped_gemm_workspace_bytes(const struct expertd_grouped_gemm_ar
     return product_operation_bytes(&gemm.product, &gemm.limits, team);
 }
 
-// Ready to run, or what is wrong.
+// Checks all arguments and fills *gemm.
 static FALLIBLE prepare(const struct expertd_grouped_gemm_args *args, struct gemm *gemm) {
     if (!args->options || !args->options->compiler.disable_bounds_checks) {
         TRY(expertd_grouped_gemm_check(args));
@@ -125,7 +125,7 @@ static FALLIBLE prepare(const struct expertd_grouped_gemm_args *args, struct gem
     return product_check(&gemm->product, &gemm->limits, false);
 }
 
-// What the buffer holds past its groups, once all have been taken.
+// Sets the elements after the last group to 0, once all groups were yielded.
 static void zero_rest(const struct gemm *gemm) {
     const struct expertd_grouped_gemm_args *args = gemm->args;
     size_t size = expertd_dtype_size(args->out_dtype), end = gemm->next.out;
@@ -138,7 +138,7 @@ FALLIBLE grouped_gemm_products(const struct expertd_grouped_gemm_args *args, str
                                size_t *out_elements) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    product_operation_list(&gemm.product, &(struct product_source){take_group, &gemm}, groups, out);
+    product_operation_list(&gemm.product, &(struct product_source){next_group, &gemm}, groups, out);
     *out_elements = gemm.next.out;
     return OK;
 }
@@ -146,7 +146,7 @@ FALLIBLE grouped_gemm_products(const struct expertd_grouped_gemm_args *args, str
 FALLIBLE expertd_grouped_gemm(const struct expertd_grouped_gemm_args *args, struct expertd_team *team, void *workspace) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    TRY(product_operation_run(&gemm.product, &gemm.limits, &(struct product_source){take_group, &gemm}, team, workspace));
+    TRY(product_operation_run(&gemm.product, &gemm.limits, &(struct product_source){next_group, &gemm}, team, workspace));
     zero_rest(&gemm);
     return OK;
 }
@@ -154,7 +154,7 @@ FALLIBLE expertd_grouped_gemm(const struct expertd_grouped_gemm_args *args, stru
 FALLIBLE expertd_grouped_gemm_reference(const struct expertd_grouped_gemm_args *args) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    product_operation_reference(&gemm.product, &(struct product_source){take_group, &gemm});
+    product_operation_reference(&gemm.product, &(struct product_source){next_group, &gemm});
     zero_rest(&gemm);
     return OK;
 }

@@ -1,12 +1,12 @@
-// What the arguments of a ragged grouped GEMM must be, and the tables of its scalings.
+// Argument checks of the ragged grouped GEMM, and the table of scalings.
 #include <stdint.h>
 #include <string.h>
 
 #include "base/sizes.h"
 #include "expertd/kernels/grouped_gemm.h"
+#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/operations/grouped_gemm_shape.h"
-#include "kernels/operations/matmul_check.h"
 
 static const struct gemm_scaling_rule RULES[] = {
     [EXPERTD_GEMM_UNSCALED] = {"none", EXPERTD_DTYPE_NONE, 0, 0, 1},
@@ -33,7 +33,7 @@ struct gemm_scale_grid gemm_scale_grid(const struct expertd_gemm_operand *operan
                                     div_up(last, k_is_last ? rule->k : rule->lines)};
 }
 
-// The names of an operand and of what belongs to it.
+// The argument names of an operand, for messages.
 struct names {
     const char *operand, *first_dims, *last_dims, *scaling, *scale;
 };
@@ -47,10 +47,10 @@ static FALLIBLE check_dim(const struct expertd_gemm_dim *dim, const char *name, 
         return OK;
     }
     if (dim->dtype != EXPERTD_DTYPE_I32 && dim->dtype != EXPERTD_DTYPE_I64) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s: sizes are I32 or I64", name, expertd_dtype_name(dim->dtype));
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s: sizes must be I32 or I64", name, expertd_dtype_name(dim->dtype));
     }
     if (!dim->ragged || (uintptr_t)dim->ragged % expertd_dtype_size(dim->dtype) != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is at %p: sizes of %s lie at multiples of %zu bytes", name, dim->ragged,
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is at %p: sizes of %s must be aligned to %zu bytes", name, dim->ragged,
                    expertd_dtype_name(dim->dtype), expertd_dtype_size(dim->dtype));
     }
     if (dim->count != num_groups) {
@@ -58,14 +58,14 @@ static FALLIBLE check_dim(const struct expertd_gemm_dim *dim, const char *name, 
     }
     for (size_t g = 0; g < num_groups; g++) {
         if (gemm_dim_at(dim, g) < 0) {
-            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s[%zu] is %lld: a size is not negative", name, g,
+            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s[%zu] is %lld: a size must not be negative", name, g,
                        (long long)gemm_dim_at(dim, g));
         }
     }
     return OK;
 }
 
-// Do the groups' matrices lie within `capacity` elements?
+// Do the groups' matrices fit into `capacity` elements?
 static FALLIBLE check_fits(const struct expertd_gemm_dim *first, const struct expertd_gemm_dim *last, const struct names *names,
                            size_t num_groups, uint64_t capacity) {
     const char *name = first->ragged ? names->first_dims : last->ragged ? names->last_dims : names->operand;
@@ -105,9 +105,9 @@ static FALLIBLE check_dims(const struct expertd_grouped_gemm_args *args) {
     return check_fits(&args->out_first, &args->out_last, &NAMES_OUT, groups, args->out_count);
 }
 
-// One dimension of the product as two of its three matrices have it; the later one is at fault.
+// A dimension that two of the three matrices share. The later argument is reported.
 struct agreement {
-    const char *what;
+    const char *dimension;
     const struct expertd_gemm_dim *earlier, *later;
     const char *earlier_name, *later_name, *later_operand;
 };
@@ -117,7 +117,7 @@ static FALLIBLE check_agreement(const struct agreement *pair, size_t num_groups)
         long long earlier = gemm_dim_at(pair->earlier, g), later = gemm_dim_at(pair->later, g);
         if (earlier != later) {
             const char *name = pair->later->ragged ? pair->later_name : pair->later_operand;
-            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s of group %zu is %lld by %s, but %lld by %s", pair->what, g, earlier,
+            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s of group %zu is %lld in %s, but %lld in %s", pair->dimension, g, earlier,
                        pair->earlier_name, later, pair->later_name);
         }
     }
@@ -168,9 +168,10 @@ static FALLIBLE check_same_scaling(enum expertd_gemm_scaling a, enum expertd_gem
     bool deepseek = (a == EXPERTD_GEMM_BLOCK_1X128 && b == EXPERTD_GEMM_BLOCK_128X128) ||
                     (a == EXPERTD_GEMM_BLOCK_128X128 && b == EXPERTD_GEMM_BLOCK_1X128);
     if (a != b && !deepseek) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "scaling_b",
-                   "scaling_b is %s, but scaling_a is %s: both operands have one scaling, but that 1x128 goes with 128x128",
-                   RULES[b].name, RULES[a].name);
+        FAIL_FIELD(
+            EXPERTD_ERR_INVALID, "scaling_b",
+            "scaling_b is %s, but scaling_a is %s: both operands must have the same scaling; the exception is 1x128 with 128x128",
+            RULES[b].name, RULES[a].name);
     }
     return OK;
 }
@@ -180,7 +181,7 @@ static bool is_operand(enum expertd_dtype dtype) {
            dtype == EXPERTD_DTYPE_F8_E5M2 || dtype == EXPERTD_DTYPE_U8;
 }
 
-// What no scaling takes is the operand's own fault, whatever its scaling is.
+// A dtype that no scaling supports is reported under the operand's name, regardless of its scaling.
 static FALLIBLE check_operand(const struct expertd_gemm_operand *operand, const struct names *names) {
     if (!is_operand(operand->dtype)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, names->operand,
@@ -191,7 +192,7 @@ static FALLIBLE check_operand(const struct expertd_gemm_operand *operand, const 
 }
 
 static FALLIBLE check_scaling(const struct expertd_gemm_operand *operand, const struct names *names) {
-    if (operand->scaling == EXPERTD_GEMM_UNSCALED && operand->dtype == EXPERTD_DTYPE_U8) { // which need not be meant as codes
+    if (operand->scaling == EXPERTD_GEMM_UNSCALED && operand->dtype == EXPERTD_DTYPE_U8) { // U8 may also be meant as integers
         FAIL_FIELD(EXPERTD_ERR_INVALID, names->operand, "%s is U8, which is E2M1 codes where %s is %s, but it is none",
                    names->operand, names->scaling, RULES[EXPERTD_GEMM_MXFP4_1X32].name);
     }
@@ -202,7 +203,7 @@ static FALLIBLE check_scaling(const struct expertd_gemm_operand *operand, const 
     return OK;
 }
 
-// E2M1 codes lie two a byte along K, so K is the last stored dimension and even.
+// A byte holds two E2M1 codes of neighbouring k, so K must be even and the last stored dimension.
 static FALLIBLE check_pairs_of_codes(const struct expertd_gemm_operand *operand, const struct names *names, bool k_is_last,
                                      size_t num_groups) {
     if (operand->scaling != EXPERTD_GEMM_MXFP4_1X32) {
@@ -221,7 +222,7 @@ static FALLIBLE check_pairs_of_codes(const struct expertd_gemm_operand *operand,
     return OK;
 }
 
-// What the scalings are decides how the rest is read, so they come before the dimensions.
+// Checked before the dimensions, whose meaning depends on the scalings.
 static FALLIBLE check_scalings(const struct expertd_grouped_gemm_args *args) {
     TRY(check_known(&args->a, &NAMES_A));
     TRY(check_known(&args->b, &NAMES_B));
@@ -268,10 +269,11 @@ static FALLIBLE check_scales(const struct expertd_gemm_operand *operand, const s
 
 static FALLIBLE check_factor(const float *factor, size_t count, size_t num_groups, const char *name) {
     if (factor && count != 1 && count != num_groups) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s has %zu values: one, or one for each of the %zu groups", name, count, num_groups);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s has %zu values: it must have one, or one for each of the %zu groups", name, count,
+                   num_groups);
     }
     if ((uintptr_t)factor % sizeof *factor != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s lies at %p: an F32 lies at a multiple of 4", name, (const void *)factor);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is at %p: F32 values must be aligned to 4 bytes", name, (const void *)factor);
     }
     return OK;
 }
@@ -280,13 +282,13 @@ static float factor_at(const float *factor, size_t count, size_t group, float ab
     return factor ? factor[count == 1 ? 0 : group] : absent;
 }
 
-// Factors are compared by their bits: the caller may flush subnormals, which kernels do not, or trap NaN.
+// Compares bits, since the caller's floating-point mode may flush subnormals or trap NaN.
 static bool is_zero(float factor) {
     return expertd_f32_bits(factor) << 1 == 0;
 }
 
-// Of int32's range. Where the unit of the last place is 1 and more, every number is whole.
-static bool is_whole(float factor) {
+// Is the factor an integer in int32's range? From 2^23 on, every float is an integer.
+static bool is_integer(float factor) {
     const uint32_t bits = expertd_f32_bits(factor);
     const int exponent = (int)(bits >> 23 & 255u) - 127;
     if (exponent < 0) {
@@ -299,20 +301,19 @@ static bool is_whole(float factor) {
 }
 
 static FALLIBLE check_integer_factor(const char *name, size_t group, float factor) {
-    if (is_whole(factor)) {
+    if (is_integer(factor)) {
         return OK;
     }
-    float_mode before = float_mode_set_ieee(); // so that a subnormal is not said to be 0
-    (void)err_record(
-        EXPERTD_ERR_INVALID, name,
-        "%s of group %zu is %.9g: of I32 it is a whole number from -2^31 to 2^31 - 1; an out of F32, BF16 or F16 takes "
-        "any",
-        name, group, (double)factor);
+    float_mode before = float_mode_set_ieee(); // so that the message does not show a subnormal as 0
+    (void)err_record(EXPERTD_ERR_INVALID, name,
+                     "%s of group %zu is %.9g: with an I32 output it must be an integer from -2^31 to 2^31 - 1; F32, BF16 and "
+                     "F16 outputs take any factor",
+                     name, group, (double)factor);
     float_mode_restore(before);
     return (err_t){EXPERTD_ERR_INVALID};
 }
 
-// What stays integer is not rounded.
+// An I32 output is not rounded, so its factors must be integers.
 static FALLIBLE check_integer_factors(const struct expertd_grouped_gemm_args *args) {
     for (size_t g = 0; args->out_dtype == EXPERTD_DTYPE_I32 && g < args->num_groups; g++) {
         TRY(check_integer_factor("alpha", g, factor_at(args->alpha, args->alpha_count, g, 1.0f)));

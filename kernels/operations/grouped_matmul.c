@@ -1,9 +1,10 @@
-// The product on packed weights, as serving asks for it: checked, walked, and its sums stored where the caller wants them. What
-// else the contract has goes to grouped_matmul_general.
+// The grouped matmul. Packed weights without further options go to the walk (matmul_walk.c), everything else to the product engine
+// (grouped_matmul_general.c).
 #include "expertd/kernels/grouped_matmul.h"
 
+#include "kernels/common/matmul_check.h"
+#include "kernels/operations/grouped_matmul_check.h"
 #include "kernels/operations/grouped_matmul_general.h"
-#include "kernels/operations/matmul_check.h"
 #include "kernels/operations/matmul_walk.h"
 #include "kernels/operations/walk_results.h"
 
@@ -11,7 +12,7 @@ size_t expertd_packed_matmul_workspace_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);
 }
 
-// What the walk takes: packed weights, nothing that exists, no options.
+// Does the walk support it: packed weights, no existing_out, no options?
 static bool is_walked(const struct expertd_grouped_matmul_args *args) {
     return args->rhs.kind == EXPERTD_RHS_PACKED && args->rhs.packed && args->lhs_k_stride <= 1 && !args->options &&
            !args->existing_mode;

@@ -1,8 +1,9 @@
-// What the arguments of a grouped matmul must be, whatever the kind of its weights.
+// Argument checks of the grouped matmul.
+#include "kernels/operations/grouped_matmul_check.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"
 #include "expertd/kernels/quantised.h"
-#include "kernels/operations/matmul_check.h"
+#include "kernels/common/matmul_check.h"
 
 static FALLIBLE check_layout(const struct expertd_packed_weights *rhs) {
     if (rhs->layout == EXPERTD_PACKED_PANELS) {
@@ -14,10 +15,11 @@ static FALLIBLE check_layout(const struct expertd_packed_weights *rhs) {
                    (int)rhs->layout, rhs->format ? "codes for " : "", expertd_dtype_name(rhs->dtype));
     }
     if (!expertd_packed_layout_is_read(rhs->dtype, rhs->layout)) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs",
-                   "rhs is %s packed as %s, which the kernels %s do not read: choose kernels before weights are packed, and pack "
-                   "them in the layout that packed_layout_best gives",
-                   expertd_dtype_name(rhs->dtype), expertd_packed_layout_name(rhs->layout), expertd_kernel_selected_name());
+        FAIL_FIELD(
+            EXPERTD_ERR_INVALID, "rhs",
+            "rhs is %s packed as %s, which the kernels %s do not read: select the backend before weights are packed, and pack "
+            "them in the layout that expertd_packed_layout_best returns",
+            expertd_dtype_name(rhs->dtype), expertd_packed_layout_name(rhs->layout), expertd_kernel_selected_name());
     }
     return OK;
 }
@@ -25,7 +27,7 @@ static FALLIBLE check_layout(const struct expertd_packed_weights *rhs) {
 static FALLIBLE check_packed_dtype(const struct expertd_packed_weights *rhs) {
     bool is_float = rhs->dtype == EXPERTD_DTYPE_F32 || rhs->dtype == EXPERTD_DTYPE_BF16;
     if (rhs->format && !is_float) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is codes for %s: rows that quantised weights are packed for are F32 or BF16",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is quantised for rows of %s: the rows must be F32 or BF16",
                    expertd_dtype_name(rhs->dtype));
     }
     if (!is_float && rhs->dtype != EXPERTD_DTYPE_I8) {
@@ -77,17 +79,17 @@ static FALLIBLE check_lhs(const struct expertd_grouped_matmul_args *args, size_t
         FAIL_FIELD(EXPERTD_ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
     }
     if ((uintptr_t)args->lhs_rows % sizeof *args->lhs_rows != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "lhs_rows", "lhs_rows lies at %p: indices lie at multiples of %zu bytes",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "lhs_rows", "lhs_rows is at %p: it must be aligned to %zu bytes",
                    (const void *)args->lhs_rows, sizeof *args->lhs_rows);
     }
     if (args->lhs_k_stride <= 1) {
         return matmul_check_rows(&rows);
     }
     if (args->rhs.kind == EXPERTD_RHS_PACKED) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "lhs", "k of lhs are %zu elements apart, but packed weights take rows of neighbours",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "lhs", "k of lhs are %zu elements apart, but packed weights need rows with contiguous k",
                    args->lhs_k_stride);
     }
-    // Each way has a step of its own, so that neither must clear the other's length.
+    // The two strides are independent, so each direction is checked alone.
     struct matmul_rows n_major = {"lhs", args->lhs, dtype, k, rows.rows != 0, args->lhs_k_stride};
     TRY(matmul_check_rows(&n_major));
     rows.columns = rows.columns != 0;
@@ -103,7 +105,7 @@ static FALLIBLE check_plain(const struct expertd_plain_weights *w) {
     return matmul_check_rows(&groups);
 }
 
-// A group that has rows is somewhere.
+// Groups that have rows need a block.
 static FALLIBLE check_packed_groups(const struct expertd_grouped_matmul_args *args) {
     enum { ALIGNMENT = 64 };
     const struct expertd_packed_weights *packed = args->rhs.packed;
@@ -111,7 +113,7 @@ static FALLIBLE check_packed_groups(const struct expertd_grouped_matmul_args *ar
         const void *data = packed->data ? packed->data[g] : NULL;
         bool has_rows = args->group_sizes[args->group_offset + g] > 0;
         if (has_rows && (!data || (uintptr_t)data % ALIGNMENT != 0)) {
-            FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "group %zu of rhs is packed at %p: it lies at a multiple of %d", g, data,
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "group %zu of rhs is packed at %p: it must be aligned to %d bytes", g, data,
                        ALIGNMENT);
         }
     }
@@ -134,7 +136,7 @@ static FALLIBLE check_groups(const struct expertd_grouped_matmul_args *args, siz
     return OK;
 }
 
-// What comes after the operands.
+// The arguments after the operands.
 static FALLIBLE check_rest(const struct expertd_grouped_matmul_args *args, size_t n, enum expertd_dtype dtype) {
     struct matmul_rows existing = {"existing_out", args->existing_out, dtype, args->m, n, args->existing_stride};
     struct matmul_rows out = {"out", args->out, dtype, 0, n, args->out_stride};
@@ -150,7 +152,7 @@ static FALLIBLE check_rest(const struct expertd_grouped_matmul_args *args, size_
 
 FALLIBLE expertd_grouped_matmul_check(const struct expertd_grouped_matmul_args *args) {
     if ((args->rhs.kind != EXPERTD_RHS_PACKED && args->rhs.kind != EXPERTD_RHS_PLAIN) || !args->rhs.packed) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is of kind %d at %p: it is made by rhs_packed or rhs_plain",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is of kind %d at %p: make it by expertd_rhs_packed or expertd_rhs_plain",
                    (int)args->rhs.kind, (const void *)args->rhs.packed);
     }
     struct expertd_rhs_shape rhs = expertd_rhs_shape(&args->rhs);

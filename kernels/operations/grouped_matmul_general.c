@@ -3,11 +3,12 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/operations/matmul_check.h"
-#include "kernels/plain/product_lists.h"
+#include "kernels/common/matmul_check.h"
+#include "kernels/operations/grouped_matmul_check.h"
+#include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
 
-enum { KEEP_ROWS = 64 }; // rows of other groups that a task sets
+enum { TASK_ROWS = 64 }; // rows outside the local groups that a task sets
 
 struct general {
     const struct expertd_grouped_matmul_args *args;
@@ -16,10 +17,10 @@ struct general {
     struct product product;
     struct product_limits limits;
     size_t local_begin, local_end; // rows of the local groups
-    size_t next, next_row;         // local group that is taken next, and where its rows begin
+    size_t next, next_row;         // local group that next_group yields next, and its first row
 };
 
-// Workspace is asked for before the arguments are checked: a layout that is none is an index into nothing.
+// The workspace may be computed from arguments that are not checked yet, and the layout is an array index.
 static enum expertd_packed_layout known_layout(const struct expertd_packed_weights *packed) {
     return (size_t)packed->layout < EXPERTD_PACKED_LAYOUTS ? packed->layout : EXPERTD_PACKED_PANELS;
 }
@@ -37,7 +38,7 @@ static void general_init(const struct expertd_grouped_matmul_args *args, struct 
         .b_format = packed && args->rhs.packed ? args->rhs.packed->format : NULL,
         .b_layout = packed && args->rhs.packed ? known_layout(args->rhs.packed) : EXPERTD_PACKED_PANELS,
         .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
-        .copy_lines_of_a = args->lhs_k_stride > 1,
+        .copy_a_rows = args->lhs_k_stride > 1,
         .options = &g->options,
     };
     if (args->m && g->rhs.n) {
@@ -65,14 +66,14 @@ static struct product_operand rhs_of(const struct general *g, size_t i) {
     };
 }
 
-// Where nothing of it is read it may be nowhere.
+// Blocks that are not read may be NULL.
 static const void *packed_of(const struct general *g, size_t i, size_t m) {
     bool is_read = g->product.b_is_packed && m && g->rhs.k && g->rhs.n;
     return is_read ? g->args->rhs.packed->data[i] : NULL;
 }
 
-// The next local group.
-static struct product_group take_group(void *context) {
+// Yields the next local group.
+static struct product_group next_group(void *context) {
     struct general *g = context;
     const struct expertd_grouped_matmul_args *args = g->args;
     const size_t i = g->next++, row = g->next_row;
@@ -108,8 +109,8 @@ static void find_local_rows(struct general *g) {
     }
 }
 
-// A row that belongs to no local group: 0, or what existed.
-static void keep_row(const struct general *g, size_t row) {
+// A row outside the local groups: 0, or existing_out's.
+static void set_other_row(const struct general *g, size_t row) {
     const struct expertd_grouped_matmul_args *args = g->args;
     size_t size = expertd_dtype_size(g->product.out_dtype), bytes = g->rhs.n * size;
     char *out = (char *)args->out + row * args->out_stride * size;
@@ -120,30 +121,30 @@ static void keep_row(const struct general *g, size_t row) {
     }
 }
 
-static void keep_task(void *context, size_t task, unsigned thread) {
+static void set_other_rows_task(void *context, size_t task, unsigned thread) {
     (void)thread;
     const struct general *g = context;
-    size_t foreign = g->args->m - (g->local_end - g->local_begin);
-    for (size_t i = task * KEEP_ROWS; i < foreign && i < (task + 1) * KEEP_ROWS; i++) {
-        keep_row(g, i < g->local_begin ? i : i - g->local_begin + g->local_end);
+    size_t others = g->args->m - (g->local_end - g->local_begin);
+    for (size_t i = task * TASK_ROWS; i < others && i < (task + 1) * TASK_ROWS; i++) {
+        set_other_row(g, i < g->local_begin ? i : i - g->local_begin + g->local_end);
     }
 }
 
-static void keep_foreign_rows(struct general *g, struct expertd_team *team) {
-    size_t foreign = g->args->m - (g->local_end - g->local_begin);
+static void set_other_rows(struct general *g, struct expertd_team *team) {
+    size_t others = g->args->m - (g->local_end - g->local_begin);
     if (g->rhs.n) {
-        expertd_team_run(team, (foreign + KEEP_ROWS - 1) / KEEP_ROWS, keep_task, g);
+        expertd_team_run(team, (others + TASK_ROWS - 1) / TASK_ROWS, set_other_rows_task, g);
     }
 }
 
 size_t grouped_matmul_general_bytes(const struct expertd_grouped_matmul_args *args, const struct expertd_team *team) {
     struct general g;
     general_init(args, &g);
-    g.limits.tiling = product_ask_tiling(&g.options, g.limits.m, g.limits.k, g.limits.n);
+    g.limits.tiling = product_tiling(&g.options, g.limits.m, g.limits.k, g.limits.n);
     return product_operation_bytes(&g.product, &g.limits, team);
 }
 
-// Ready to run, or what is wrong.
+// Checks all arguments and fills *g.
 static FALLIBLE prepare(const struct expertd_grouped_matmul_args *args, struct general *g) {
     general_init(args, g);
     TRY(expertd_matmul_options_check(&g->options));
@@ -151,7 +152,7 @@ static FALLIBLE prepare(const struct expertd_grouped_matmul_args *args, struct g
         TRY(expertd_grouped_matmul_check(args));
         TRY(grouped_matmul_check_out(args));
     }
-    g->limits.tiling = product_ask_tiling(&g->options, g->limits.m, g->limits.k, g->limits.n);
+    g->limits.tiling = product_tiling(&g->options, g->limits.m, g->limits.k, g->limits.n);
     TRY(product_check(&g->product, &g->limits, args->lhs_rows));
     find_local_rows(g);
     return OK;
@@ -161,7 +162,7 @@ FALLIBLE grouped_matmul_products(const struct expertd_grouped_matmul_args *args,
                                  size_t local[2]) {
     struct general g;
     TRY(prepare(args, &g));
-    product_operation_list(&g.product, &(struct product_source){take_group, &g}, groups, out);
+    product_operation_list(&g.product, &(struct product_source){next_group, &g}, groups, out);
     local[0] = g.local_begin;
     local[1] = g.local_end;
     return OK;
@@ -170,15 +171,15 @@ FALLIBLE grouped_matmul_products(const struct expertd_grouped_matmul_args *args,
 FALLIBLE grouped_matmul_general(const struct expertd_grouped_matmul_args *args, struct expertd_team *team, void *workspace) {
     struct general g;
     TRY(prepare(args, &g));
-    TRY(product_operation_run(&g.product, &g.limits, &(struct product_source){take_group, &g}, team, workspace));
-    keep_foreign_rows(&g, g.options.interpret ? NULL : team);
+    TRY(product_operation_run(&g.product, &g.limits, &(struct product_source){next_group, &g}, team, workspace));
+    set_other_rows(&g, g.options.interpret ? NULL : team);
     return OK;
 }
 
 FALLIBLE grouped_matmul_general_reference(const struct expertd_grouped_matmul_args *args) {
     struct general g;
     TRY(prepare(args, &g));
-    product_operation_reference(&g.product, &(struct product_source){take_group, &g});
-    keep_foreign_rows(&g, NULL);
+    product_operation_reference(&g.product, &(struct product_source){next_group, &g});
+    set_other_rows(&g, NULL);
     return OK;
 }

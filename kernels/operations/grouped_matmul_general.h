@@ -1,12 +1,12 @@
-// The grouped matmul on operands of any kind, by way of the engine of plain products: what is not the serving path's own case.
-// Private to kernels/.
+// The grouped matmul by the product engine (kernels/plain), for operands and options that the walk does not support: plain weights,
+// existing_out, options, strided k. Private to kernels/.
 #ifndef EXPERTD_KERNELS_OPERATIONS_GROUPED_MATMUL_GENERAL_H
 #define EXPERTD_KERNELS_OPERATIONS_GROUPED_MATMUL_GENERAL_H
 
 #include "base/err.h"
 #include "expertd/kernels/grouped_matmul.h"
 
-// Is it the serving path's case: packed F32 or BF16 weights, fp32 sums out, nothing that exists, no options?
+// Packed F32 or BF16 weights, an F32 output, no existing_out and no options, as in serving?
 static inline bool grouped_matmul_is_plain_serving(const struct expertd_grouped_matmul_args *args) {
     return args->rhs.kind == EXPERTD_RHS_PACKED && args->rhs.packed && args->lhs_k_stride <= 1 &&
            args->rhs.packed->dtype != EXPERTD_DTYPE_I8 && !args->options && !args->existing_mode &&

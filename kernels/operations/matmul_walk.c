@@ -1,5 +1,5 @@
-// A task is a span of rows of one group against a run of its panels (walk_tasks.h), taken by calls of a few panels.
-// A thread claims its next task before it starts the one at hand, so that it can fetch the next panels into its cache meanwhile.
+// A task is a span of rows by a run of panels (walk_tasks.h), computed by kernel calls of a few panels. A thread claims its next
+// task before it runs the current one, so that it can prefetch the next panels.
 #include "kernels/operations/matmul_walk.h"
 
 #include <stdatomic.h>
@@ -12,13 +12,13 @@
 #include "kernels/operations/walk_tasks.h"
 
 enum {
-    FETCHED_ROWS_BYTES = 128 << 10, // at most, so that they and the panels stay in L2
-    EXPECTED_BYTES = 4 << 10,       // of results at most
+    PREFETCH_ROWS_BYTES = 128 << 10, // at most, so that rows and panels stay in L2
+    PREFETCH_OUT_BYTES = 4 << 10,    // at most
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
 _Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= EXPERTD_TEAM_SCRATCH_BYTES, "a thread's scratch");
 
-// An operand as the kernels read it.
+// One operand's packed weights and their kernels.
 struct walk_operand {
     void *const *data; // [groups]
     size_t panel_bytes;
@@ -65,13 +65,13 @@ static const void *panel_at(const struct walk_work *work, size_t operand, size_t
     return (const char *)o->data[group] + panel * o->panel_bytes;
 }
 
-// Columns of `count` panels from `panel` on: the last one may be short.
+// Columns of `count` panels from `panel` on; the last panel may be short.
 static size_t columns_from(const struct walk_work *work, size_t panel, size_t count) {
     size_t column = panel * EXPERTD_KERNEL_PANEL, columns = count * EXPERTD_KERNEL_PANEL;
     return work->n - column < columns ? work->n - column : columns;
 }
 
-// The panels of one call: those of each operand one after another.
+// The panels of one call, operand by operand.
 static size_t list_panels(const struct walk_work *work, size_t group, size_t first, size_t count, const void **panels) {
     size_t listed = 0;
     for (size_t i = 0; i < work->walk->operands; i++) {
@@ -82,14 +82,14 @@ static size_t list_panels(const struct walk_work *work, size_t group, size_t fir
     return listed;
 }
 
-// A call: a span against a few neighbouring panels of each operand.
+// A kernel call: a span by a few neighbouring panels of each operand.
 struct walk_call {
     const struct walk_span *span;
-    bool rows_cached;          // the thread's last call was for these rows
+    bool rows_cached;          // the thread's previous call had the same rows
     size_t panel, count;       // of each operand
     const void *const *x;      // [span->rows]
-    const void *const *next;   // the panels after these; NULL: none
-    const void *const *next_x; // [next_rows] the rows after these, where they are others
+    const void *const *next;   // panels of the thread's next call, for prefetch; NULL: none
+    const void *const *next_x; // [next_rows] rows of the thread's next task, where they are others
     size_t next_rows;
     float *sums;
     void *scratch;
@@ -133,15 +133,15 @@ static void multiply_large_m(const struct walk_work *work, const struct walk_cal
 }
 
 static bool is_large_m(const struct panel_kernels *kernels, size_t rows) {
-    return panels_go_by_groups(kernels) && rows > panels_small_m_rows(kernels);
+    return panels_have_macrokernel(kernels) && rows > panels_small_m_rows(kernels);
 }
 
-// Of few rows the lines that the sums go to are asked for while those are taken: they have left the caches, and whoever writes them
-// would wait. More would be gone again.
-static void expect_out(const struct walk_work *work, const struct walk_call *call, size_t columns) {
+// With small m, prefetches the output lines before the kernel runs, so that the epilogue's stores do not wait for them. Larger
+// outputs would be evicted again.
+static void prefetch_out(const struct walk_work *work, const struct walk_call *call, size_t columns) {
     const struct expertd_grouped_matmul_args *args = work->walk->args;
     const size_t element = work->walk->out_element, bytes = columns * element;
-    if (call->span->rows * bytes > EXPECTED_BYTES) {
+    if (call->span->rows * bytes > PREFETCH_OUT_BYTES) {
         return;
     }
     for (size_t r = 0; r < call->span->rows; r++) {
@@ -153,8 +153,8 @@ static void expect_out(const struct walk_work *work, const struct walk_call *cal
 }
 
 static void multiply(const struct walk_work *work, const struct walk_call *call) {
-    expect_out(work, call, columns_from(work, call->panel, call->count));
-    if (work->k == 0) { // and panels that may be nowhere
+    prefetch_out(work, call, columns_from(work, call->panel, call->count));
+    if (work->k == 0) { // panels may be NULL
         memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
     } else if (is_large_m(&work->operand[0].kernels, call->span->rows)) {
         multiply_large_m(work, call);
@@ -183,7 +183,7 @@ static size_t call_panels(const struct walk_work *work, const struct walk_produc
     return left < most ? left : most;
 }
 
-// The panels that this thread takes after a call's: of the same task, or of its next one. False where there are none, or fewer.
+// The panels of this thread's next call, in the same task or the next one. False where there are none, or fewer than in this call.
 static bool next_panels(const struct walk_work *work, const struct walk_call *call, const struct walk_product *product,
                         const struct walk_product *next, const void **panels) {
     struct walk_product after = {product->span, call->panel + call->count, product->end};
@@ -197,20 +197,20 @@ static bool next_panels(const struct walk_work *work, const struct walk_call *ca
     return true;
 }
 
-// The rows that a thread's scratch holds something of.
+// The rows that a kernel's cache in the thread's scratch was made from.
 struct walk_cached_rows {
     const void *x[KERNEL_CALL_ROWS];
     size_t rows;
 };
 
-// A thread's.
+// A thread's scratch.
 struct walk_memory {
-    char *sums;  // SUMS_BYTES, and the kernels' scratch behind them
-    size_t more; // bytes of that beyond KERNEL_SCRATCH_BYTES
+    char *sums;  // SUMS_BYTES, then the kernels' scratch
+    size_t more; // bytes of the kernels' scratch beyond KERNEL_SCRATCH_BYTES
     struct walk_cached_rows cached;
 };
 
-// Are they kept? They are from now on.
+// True where the cache is for these rows; else notes that it will be.
 static bool rows_cached(struct walk_cached_rows *cached, const void *const *x, size_t rows) {
     if (cached->rows == rows && memcmp(cached->x, x, rows * sizeof *x) == 0) {
         return true;
@@ -220,9 +220,9 @@ static bool rows_cached(struct walk_cached_rows *cached, const void *const *x, s
     return false;
 }
 
-// Where they stay in L2 beside the panels: the last product left them anywhere.
+// Prefetches rows into L2, if they fit there together with the panels.
 static void prefetch_rows(const struct walk_work *work, const void *const *x, size_t rows) {
-    for (size_t r = 0; r < rows && rows * work->k * work->element <= FETCHED_ROWS_BYTES; r++) {
+    for (size_t r = 0; r < rows && rows * work->k * work->element <= PREFETCH_ROWS_BYTES; r++) {
         for (size_t at = 0; at < work->k * work->element; at += STREAM_LINE) {
             __builtin_prefetch((const char *)x[r] + at, 0, 2);
         }
@@ -236,7 +236,7 @@ static size_t list_rows(const struct walk_work *work, const struct walk_span *sp
     return span->rows;
 }
 
-// next: what the thread takes after it; without a span: nothing.
+// next: the thread's next task; its span is NULL where there is none.
 static void run_product(const struct walk_work *work, struct walk_product product, const struct walk_product *next,
                         struct walk_memory *memory) {
     const void *x[KERNEL_CALL_ROWS], *next_x[KERNEL_CALL_ROWS], *next_list[KERNEL_PANELS_MAX];
@@ -260,7 +260,7 @@ static void run_product(const struct walk_work *work, struct walk_product produc
         call.count = call_panels(work, &product);
         call.next = next_panels(work, &call, &product, next, next_list) ? next_list : NULL;
         call.rows_cached = rows_cached(&memory->cached, x, rows) && rows <= panels_cached_rows(kernels);
-        call.next_rows = product.panel + call.count == product.end ? next_rows : 0; // fetched sooner they would be gone again
+        call.next_rows = product.panel + call.count == product.end ? next_rows : 0; // prefetched earlier, they would be evicted
         multiply(work, &call);
     }
 }
@@ -275,8 +275,9 @@ static size_t claim(struct walk_work *work) {
     return atomic_fetch_add(&work->claimed, 1);
 }
 
-// A task beside the one at hand, so that it can be fetched meanwhile. But the last ones of few rows are for whoever is done first
-// (one row against two panels, a router's, 1.8 times as fast); with more, what is made of rows would be made by each thread.
+// Claims the next task early, so that it can be prefetched. Not for the last tasks with small m, which should go to the first idle
+// thread: a router's product of one row by two panels is 1.8 times as fast so. With large m, claiming late would make more threads
+// convert the same rows.
 static bool claim_next(struct walk_work *work, size_t *task) {
     if (work->tasks.small_m && atomic_load(&work->claimed) + work->threads > work->tasks.count) {
         return false;
@@ -330,8 +331,8 @@ void matmul_walk(const struct matmul_walk *walk, struct expertd_team *team, void
         work.operand[i] = operand_of(walk->rhs[i]);
     }
     struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
-    // A call that takes panels of both operands is told of one format.
-    first->one_by_one = first->format && last->format && !expertd_quantised_format_equal(first->format, last->format);
+    // A call with panels of both operands has one format, so operands of different formats are multiplied panel by panel.
+    first->single_panels = first->format && last->format && !expertd_quantised_format_equal(first->format, last->format);
     unsigned threads = work.threads = expertd_team_threads(team);
     cut(&work, threads, scratch);
     expertd_team_run(team, work.tasks.count < threads ? work.tasks.count : threads, team ? run_on_thread : run_on_stack, &work);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/backend.h"
-#include "kernels/operations/matmul_check.h"
+#include "kernels/common/matmul_check.h"
+#include "kernels/cpu/backend/backend.h"
 
 struct expertd_matmul_options expertd_matmul_options_default(void) {
     return (struct expertd_matmul_options){
@@ -21,7 +21,7 @@ struct expertd_matmul_options expertd_matmul_options_default(void) {
 
 static FALLIBLE set_bool(const char *key, const char *value, bool *out) {
     if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is %s: it takes true or false", key, value);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is %s: it must be true or false", key, value);
     }
     *out = value[0] == 't';
     return OK;
@@ -32,13 +32,13 @@ static FALLIBLE set_bytes(const char *key, const char *value, size_t *out) {
     errno = 0;
     unsigned long long bytes = strtoull(value, &end, 10);
     if (errno || *end || end == value || *value < '0' || *value > '9' || bytes > SIZE_MAX) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is %s: it takes a number of bytes", key, value);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is %s: it must be a number of bytes", key, value);
     }
     *out = (size_t)bytes;
     return OK;
 }
 
-// The next word of a list with commas; NULL past its end.
+// The next word of a comma-separated list; NULL past its end.
 static const char *next_word(const char **list, size_t *length) {
     const char *word = *list;
     if (!word) {
@@ -67,10 +67,10 @@ static FALLIBLE set_semantics(const char *value, struct expertd_compiler_params 
         parsed[count++] = parallel ? EXPERTD_DIMENSION_PARALLEL : EXPERTD_DIMENSION_ARBITRARY;
     }
     if (count != 3) {
-        FAIL_FIELD(
-            EXPERTD_ERR_INVALID, "dimension_semantics",
-            "dimension_semantics is %s: it takes three words with commas, for n, the m tiles and k, each parallel or arbitrary",
-            value);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "dimension_semantics",
+                   "dimension_semantics is %s: it must be three words separated by commas, for n, the m tiles and k, each parallel "
+                   "or arbitrary",
+                   value);
     }
     memcpy(params->dimension_semantics, parsed, sizeof parsed);
     return OK;
@@ -90,7 +90,8 @@ static FALLIBLE set_fusion(const char *value, struct expertd_compiler_params *pa
     }
     if (count != 2) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "allow_input_fusion",
-                   "allow_input_fusion is %s: it takes two words with a comma, for lhs and rhs, each true or false", value);
+                   "allow_input_fusion is %s: it must be two words separated by a comma, for lhs and rhs, each true or false",
+                   value);
     }
     memcpy(params->allow_input_fusion, parsed, sizeof parsed);
     return OK;
@@ -99,8 +100,8 @@ static FALLIBLE set_fusion(const char *value, struct expertd_compiler_params *pa
 static FALLIBLE set_flags(const char *value, struct expertd_compiler_params *params) {
     static const char KERNELS[] = "kernels=";
     if (strncmp(value, KERNELS, sizeof KERNELS - 1) != 0 || strchr(value, ',')) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "flags",
-                   "flags is %s: the one flag there is is kernels=NAME, the backend that must be selected", value);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "flags", "flags is %s: the only flag is kernels=NAME, the backend that must be selected",
+                   value);
     }
     params->kernels = value + sizeof KERNELS - 1;
     return OK;
@@ -110,8 +111,8 @@ struct refusal {
     const char *key, *why;
 };
 
-#define WHY_ALONE "an operation here is one process's and meets no other; exchanges between shards are not the kernels' business"
-#define WHY_TPU "it is of the TPU's compiler alone and has no meaning on this device"
+#define WHY_ALONE "an operation runs in one process and communicates with no other"
+#define WHY_TPU "it concerns the TPU's compiler alone and has no effect on this device"
 
 static const struct refusal REFUSALS[] = {
     {"collective_id", WHY_ALONE},
@@ -131,7 +132,7 @@ static FALLIBLE refuse(const char *key) {
             FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s cannot be set: %s", key, REFUSALS[i].why);
         }
     }
-    FAIL_FIELD(EXPERTD_ERR_INVALID, key, "there is no option %s: kernels/include/expertd/kernels/options.h lists them", key);
+    FAIL_FIELD(EXPERTD_ERR_INVALID, key, "there is no option %s: expertd/kernels/options.h lists the options", key);
 }
 
 FALLIBLE expertd_compiler_params_set(struct expertd_compiler_params *params, const char *key, const char *value) {
@@ -170,7 +171,8 @@ FALLIBLE expertd_matmul_options_check(const struct expertd_matmul_options *optio
     const struct expertd_compiler_params *compiler = &options->compiler;
     for (size_t i = 0; i < sizeof compiler->dimension_semantics / sizeof *compiler->dimension_semantics; i++) {
         if ((unsigned)compiler->dimension_semantics[i] > EXPERTD_DIMENSION_ARBITRARY) {
-            FAIL_FIELD(EXPERTD_ERR_INVALID, "dimension_semantics", "dimension_semantics[%zu] is %d: it is parallel or arbitrary", i,
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "dimension_semantics",
+                       "dimension_semantics[%zu] is %d: it must be parallel or arbitrary", i,
                        (int)compiler->dimension_semantics[i]);
         }
     }
@@ -181,7 +183,7 @@ FALLIBLE expertd_matmul_options_check(const struct expertd_matmul_options *optio
     TRY(matmul_check_tiling(&options->tiling));
     const char *selected = kernel_selected()->name;
     if (compiler->kernels && strcmp(compiler->kernels, selected) != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "flags", "flags ask for kernels=%s, but %s is selected: call kernel_select first",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "flags", "flags require kernels=%s, but %s is selected: call expertd_kernel_select first",
                    compiler->kernels, selected);
     }
     return OK;

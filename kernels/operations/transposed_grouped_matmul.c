@@ -1,7 +1,7 @@
 #include "expertd/kernels/transposed_grouped_matmul.h"
 
-#include "kernels/operations/matmul_check.h"
-#include "kernels/plain/product_lists.h"
+#include "kernels/common/matmul_check.h"
+#include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
 
 struct transposed {
@@ -9,10 +9,10 @@ struct transposed {
     struct expertd_matmul_options options;
     struct product product;
     struct product_limits limits;
-    size_t next, next_row; // group that is taken next, and where its rows begin
+    size_t next, next_row; // group that next_group yields next, and its first row
 };
 
-// The rows of the largest group, which are asked for before the arguments are checked: 0 where sizes cannot be read.
+// The rows of the largest group. The arguments may not be checked yet: 0 where the sizes cannot be read.
 static size_t rows_of_largest(const struct expertd_transposed_grouped_matmul_args *args) {
     const int32_t *sizes = args->group_sizes;
     if (!sizes || (uintptr_t)sizes % sizeof *sizes != 0 || args->num_groups > PTRDIFF_MAX / sizeof *sizes) {
@@ -33,7 +33,7 @@ static void transposed_init(const struct expertd_transposed_grouped_matmul_args 
         .a = {.dtype = args->lhs_dtype},
         .b = {.dtype = args->rhs_dtype},
         .out_dtype = matmul_out_dtype(args->lhs_dtype, args->out_dtype),
-        .copy_lines_of_a = args->lhs_transposed || !t->options.compiler.fuse_transposed_lhs_in_matmul,
+        .copy_a_rows = args->lhs_transposed || !t->options.compiler.fuse_transposed_lhs_in_matmul,
         .options = &t->options,
     };
     if (args->k && args->n) {
@@ -41,8 +41,8 @@ static void transposed_init(const struct expertd_transposed_grouped_matmul_args 
     }
 }
 
-// The products' rows are this operation's k, and their sums run along its m.
-static void take_tiling(struct transposed *t, const struct expertd_matmul_tiling *tiling) {
+// The rows of the products are this operation's k, and their summed dimension is its m.
+static void set_tiling(struct transposed *t, const struct expertd_matmul_tiling *tiling) {
     t->limits.tiling = (struct expertd_matmul_tiling){.tm = tiling->tk, .tk = tiling->tm, .tn = tiling->tn};
 }
 
@@ -58,10 +58,10 @@ static FALLIBLE check_groups(const struct expertd_transposed_grouped_matmul_args
     return OK;
 }
 
-// Where the operands lie: a line of lhs is one of its k, of rhs one of its n; both run along m.
+// An operand's layout in memory. A line of lhs is one k, a line of rhs is one n; both have m elements.
 struct layout {
     size_t rows, columns, row_stride;
-    struct product_operand at; // but for data
+    struct product_operand at; // without data
 };
 
 static struct layout layout_of(size_t lines, size_t m, bool m_first, size_t stride) {
@@ -82,7 +82,7 @@ static FALLIBLE check_operand(const char *name, const void *data, enum expertd_d
     return matmul_check_rows(&(struct matmul_rows){name, data, dtype, layout->rows, layout->columns, layout->row_stride});
 }
 
-// The output's rows, one group's after another's.
+// The output as rows, group after group.
 static FALLIBLE out_rows(const struct expertd_transposed_grouped_matmul_args *args, const char *name, const void *data,
                          struct matmul_rows *rows) {
     size_t count;
@@ -107,8 +107,8 @@ FALLIBLE expertd_transposed_grouped_matmul_check(const struct expertd_transposed
     return matmul_check_existing(args->existing_mode, &existing, &out);
 }
 
-// The next group held here.
-static struct product_group take_group(void *context) {
+// Yields the next local group.
+static struct product_group next_group(void *context) {
     struct transposed *t = context;
     const struct expertd_transposed_grouped_matmul_args *args = t->args;
     const size_t i = t->next++, row = t->next_row, k = (size_t)args->group_sizes[args->group_offset + i];
@@ -144,12 +144,12 @@ size_t expertd_transposed_grouped_matmul_workspace_bytes(const struct expertd_tr
                                                          const struct expertd_team *team) {
     struct transposed t;
     transposed_init(args, &t);
-    const struct expertd_matmul_tiling tiling = product_ask_tiling(&t.options, args->m, args->k, args->n);
-    take_tiling(&t, &tiling);
+    const struct expertd_matmul_tiling tiling = product_tiling(&t.options, args->m, args->k, args->n);
+    set_tiling(&t, &tiling);
     return product_operation_bytes(&t.product, &t.limits, team);
 }
 
-// Ready to run, or what is wrong.
+// Checks all arguments and fills *t.
 static FALLIBLE prepare(const struct expertd_transposed_grouped_matmul_args *args, struct transposed *t) {
     transposed_init(args, t);
     TRY(expertd_matmul_options_check(&t->options));
@@ -159,9 +159,9 @@ static FALLIBLE prepare(const struct expertd_transposed_grouped_matmul_args *arg
         TRY(out_rows(args, "out", args->out, &out));
         TRY(matmul_check_rows(&out));
     }
-    const struct expertd_matmul_tiling tiling = product_ask_tiling(&t->options, args->m, args->k, args->n);
-    TRY(matmul_check_tiling(&tiling)); // as the caller knows it
-    take_tiling(t, &tiling);
+    const struct expertd_matmul_tiling tiling = product_tiling(&t->options, args->m, args->k, args->n);
+    TRY(matmul_check_tiling(&tiling)); // in the caller's terms, before set_tiling
+    set_tiling(t, &tiling);
     TRY(product_check(&t->product, &t->limits, false));
     t->next_row = first_row(args);
     return OK;
@@ -171,7 +171,7 @@ FALLIBLE transposed_grouped_matmul_products(const struct expertd_transposed_grou
                                             struct product *out) {
     struct transposed t;
     TRY(prepare(args, &t));
-    product_operation_list(&t.product, &(struct product_source){take_group, &t}, groups, out);
+    product_operation_list(&t.product, &(struct product_source){next_group, &t}, groups, out);
     return OK;
 }
 
@@ -179,12 +179,12 @@ FALLIBLE expertd_transposed_grouped_matmul(const struct expertd_transposed_group
                                            void *workspace) {
     struct transposed t;
     TRY(prepare(args, &t));
-    return product_operation_run(&t.product, &t.limits, &(struct product_source){take_group, &t}, team, workspace);
+    return product_operation_run(&t.product, &t.limits, &(struct product_source){next_group, &t}, team, workspace);
 }
 
 FALLIBLE expertd_transposed_grouped_matmul_reference(const struct expertd_transposed_grouped_matmul_args *args) {
     struct transposed t;
     TRY(prepare(args, &t));
-    product_operation_reference(&t.product, &(struct product_source){take_group, &t});
+    product_operation_reference(&t.product, &(struct product_source){next_group, &t});
     return OK;
 }

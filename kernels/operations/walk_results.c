@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/elements/epilogue.h"
 
@@ -14,7 +14,7 @@ bool walk_results_stream(const struct expertd_grouped_matmul_args *product, enum
     return product->m * product->rhs.packed->n * expertd_dtype_size(dtype) >= STREAM_BYTES_MIN;
 }
 
-// A row's sums as floats: those of int8 by way of `floats`.
+// A row's sums as floats; int8 sums are converted into `floats`.
 static const float *float_sums(const struct walk_results *results, const struct walk_sums *sums, size_t row, float *floats) {
     const float *from = sums->sums[0] + row * KERNEL_SUMS;
     if (results->product->rhs.packed->dtype != EXPERTD_DTYPE_I8) {
@@ -38,7 +38,7 @@ static void epilogue_row(const struct walk_results *results, const struct walk_s
     });
 }
 
-// Are sums results as they are?
+// Do the results equal the sums, without any conversion?
 static bool is_copied(const struct walk_results *results, const float *bias) {
     const enum expertd_dtype sums = results->product->rhs.packed->dtype == EXPERTD_DTYPE_I8 ? EXPERTD_DTYPE_I32 : EXPERTD_DTYPE_F32;
     return results->dtype == sums && !bias && !results->row_scale;
@@ -68,7 +68,7 @@ void walk_results_store(const struct walk_results *results, const struct walk_su
 
 void walk_results_zero(const struct expertd_grouped_matmul_args *product, enum expertd_dtype dtype, size_t begin, size_t end) {
     const size_t bytes = product->rhs.packed->n * expertd_dtype_size(dtype);
-    for (size_t row = begin; row < end && bytes; row++) { // without columns there may be no out
+    for (size_t row = begin; row < end && bytes; row++) { // where n is 0, out may be NULL
         memset(out_at(product, dtype, row, 0), 0, bytes);
     }
 }

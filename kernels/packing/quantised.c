@@ -6,7 +6,7 @@
 
 enum {
     SCALE_K_UNIT = 16,
-    PANEL_K_BYTES_MAX = 256, // more than a k of a panel takes, with its share of scales and zero points
+    PANEL_K_BYTES_MAX = 256, // upper bound of a panel's bytes per k, scales and zero points included
 };
 
 static const char *code_name(enum expertd_weight_code code) {
@@ -34,7 +34,7 @@ FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) 
     }
     if ((unsigned)format->global > EXPERTD_GLOBAL_DIVIDE ||
         (format->global != EXPERTD_GLOBAL_NONE && format->scale != EXPERTD_DTYPE_F8_E4M3)) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "global", "a global scale goes with scales of F8_E4M3, but these are %s",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "global", "a global scale needs scales of F8_E4M3, but the scales are %s",
                    expertd_dtype_name(format->scale));
     }
     if (format->zero_points && !is_integer(format->code)) {
@@ -43,8 +43,8 @@ FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) 
     }
     if (format->scale_k % SCALE_K_UNIT != 0) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_k",
-                   "a scale of quantised weights spans %zu k: it must be a multiple of %d, or 0 for all", format->scale_k,
-                   SCALE_K_UNIT);
+                   "a scale of quantised weights spans %zu k: it must span a multiple of %d, or 0 for the whole of K",
+                   format->scale_k, SCALE_K_UNIT);
     }
     return OK;
 }

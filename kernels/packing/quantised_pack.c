@@ -1,4 +1,4 @@
-// Packing, scale by scale: once at load.
+// Packs quantised weights from a file's order into panels (quantised_layout.h), once at load.
 #include <string.h>
 
 #include "base/err.h"
@@ -16,20 +16,23 @@ struct packing {
     uint8_t *panel;
 };
 
-static size_t columns_of(const struct packing *p) {
+static size_t panel_columns(const struct packing *p) {
     return p->n - p->column < EXPERTD_KERNEL_PANEL ? p->n - p->column : EXPERTD_KERNEL_PANEL;
 }
 
-// A word of codes whose value is 0: with zero points that of the padding is 0, without them INT4's is 8.
-static uint32_t word_of_zero(const struct expertd_quantised_format *format) {
+// A word of codes whose value is 0. Zero points of padding columns are 0; without zero points INT4's is 8.
+static uint32_t zero_word(const struct expertd_quantised_format *format) {
     return format->code == EXPERTD_CODE_INT4 && !format->zero_points ? 0x88888888u : 0;
 }
 
-enum { ZEROS_G = 16, CHUNK_WORDS = 64 }; // of all columns: 16 KiB, which stay in the first cache on their way
+enum {
+    ZEROS_G = 16,     // scale groups whose zero points are read together
+    CHUNK_WORDS = 64, // words of a column packed together: 16 KiB for a panel, which stay in L1
+};
 
-// Columns that are not there, over `depth` k.
+// Fills the words of padding columns, from `columns` on, over `depth` k.
 static void pad_columns(const struct packing *p, size_t columns, size_t depth, uint32_t *words) {
-    uint32_t zero = word_of_zero(p->format);
+    uint32_t zero = zero_word(p->format);
     size_t count = (depth + p->layout.line_k - 1) / p->layout.line_k, left = depth % p->layout.line_k;
     for (size_t w = 0; w < count; w++) {
         uint32_t word = w + 1 == count && left ? zero & ((1u << (left * p->source->codes.bits)) - 1) : zero;
@@ -39,7 +42,7 @@ static void pad_columns(const struct packing *p, size_t columns, size_t depth, u
     }
 }
 
-// Lines [line, line + count) of the panel, which may be several scales'.
+// Writes lines [line, line + count) of the panel's codes, which may belong to several scale groups.
 static void place_codes(const struct packing *p, size_t line, size_t count, const uint32_t *words) {
     size_t lines_of_scale = (p->layout.scale_k + p->layout.line_k - 1) / p->layout.line_k;
     while (count > 0) {
@@ -52,10 +55,10 @@ static void place_codes(const struct packing *p, size_t line, size_t count, cons
     }
 }
 
-// The panel's codes, all scales': a line of k is a word of each column, and no line has two scales.
+// Packs the panel's codes. A line of k is one word of each column, and belongs to one scale group.
 static void pack_codes(const struct packing *p) {
     _Alignas(64) uint32_t words[CHUNK_WORDS * EXPERTD_KERNEL_PANEL];
-    size_t columns = columns_of(p), line_k = p->layout.line_k;
+    size_t columns = panel_columns(p), line_k = p->layout.line_k;
     struct codes_block block = {&p->source->codes, p->source->k_order, p->column, columns, 0, 0};
     for (; block.k < p->k; block.k += CHUNK_WORDS * line_k) {
         block.depth = p->k - block.k < CHUNK_WORDS * line_k ? p->k - block.k : CHUNK_WORDS * line_k;
@@ -73,10 +76,10 @@ static FALLIBLE check_zero(const struct packing *p, size_t c, size_t g, uint8_t 
     return OK;
 }
 
-// Of scales [g, g + count), at most ZEROS_G.
-static FALLIBLE pack_few_zeros(const struct packing *p, size_t g, size_t count) {
+// Packs and checks the zero points of scale groups [g, g + count), at most ZEROS_G.
+static FALLIBLE pack_group_zeros(const struct packing *p, size_t g, size_t count) {
     uint8_t zeros[EXPERTD_KERNEL_PANEL][ZEROS_G];
-    size_t columns = columns_of(p);
+    size_t columns = panel_columns(p);
     for (size_t c = 0; c < columns; c++) {
         for (size_t i = 0; i < count; i++) {
             zeros[c][i] = expertd_quantised_code(&p->source->zeros, p->column + c, g + i);
@@ -93,7 +96,7 @@ static FALLIBLE pack_few_zeros(const struct packing *p, size_t g, size_t count) 
     return OK;
 }
 
-// `size` is a constant at each call, so that copies are moves.
+// `size` is a compile-time constant at each call, so that the copies are single moves.
 static inline __attribute__((always_inline)) void gather_scales(const struct expertd_quantised_source *source, size_t column,
                                                                 size_t g, size_t count, size_t size, uint8_t *out) {
     const uint8_t *scales = (const uint8_t *)source->scales + g * source->scale_g_stride * size;
@@ -109,7 +112,7 @@ static inline __attribute__((always_inline)) void gather_scales(const struct exp
 
 static void pack_scales(const struct packing *p, size_t g) {
     uint8_t *scales = p->panel + quantised_scales_at(&p->layout, g, p->k);
-    size_t count = p->format->scale_of_panel ? 1 : columns_of(p);
+    size_t count = p->format->scale_of_panel ? 1 : panel_columns(p);
     if (count < EXPERTD_KERNEL_PANEL) {
         memset(scales, 0, p->layout.scale_size);
     }
@@ -126,26 +129,26 @@ static void pack_scales(const struct packing *p, size_t g) {
     }
 }
 
-// The upper bits of those of 8 codes whose magnitude is at least `least`.
-static uint64_t bytes_from(uint64_t codes, unsigned least) {
+// Bit 7 of each of 8 codes' bytes: set if the code's magnitude is at least `least`.
+static uint64_t bytes_at_least(uint64_t codes, unsigned least) {
     const uint64_t ones = 0x0101010101010101u;
     return ((codes & 0x7f * ones) + (128 - least) * ones) & 128 * ones;
 }
 
-// What a line's codes over the panel are.
+// Which kinds of codes a line of k of the panel has.
 struct line_codes {
-    uint64_t special; // not 0: one is no number
-    uint64_t normal;  // the upper bit of each byte: all are normal, or no number
+    uint64_t special; // not 0: one is NaN or Inf
+    uint64_t normal;  // bit 7 of each byte: 0 if a code in that position is 0 or subnormal
 };
 
-static struct line_codes look_at(const uint8_t *codes, unsigned normal, unsigned special) {
+static struct line_codes classify_line(const uint8_t *codes, unsigned normal, unsigned special) {
     enum { BYTES = EXPERTD_KERNEL_PANEL / QUANTISED_COLUMNS * QUANTISED_LINE };
     struct line_codes found = {0, UINT64_MAX};
     for (size_t i = 0; i < BYTES; i += sizeof(uint64_t)) {
         uint64_t eight;
         memcpy(&eight, codes + i, sizeof eight);
-        found.special |= bytes_from(eight, special);
-        found.normal &= bytes_from(eight, normal);
+        found.special |= bytes_at_least(eight, special);
+        found.normal &= bytes_at_least(eight, normal);
     }
     return found;
 }
@@ -164,7 +167,7 @@ void quantised_mark_special(const struct expertd_quantised_format *format, size_
         const size_t g = at / layout.scale_k, line = at / layout.line_k,
                      within = quantised_code_bytes(&layout, at - g * layout.scale_k);
         const uint8_t *codes = header + quantised_codes_at(&layout, g) + within;
-        const struct line_codes found = look_at(codes, normal, format->code == EXPERTD_CODE_E4M3 ? 0x7f : 0x7c);
+        const struct line_codes found = classify_line(codes, normal, format->code == EXPERTD_CODE_E4M3 ? 0x7f : 0x7c);
         header[QUANTISED_SPECIAL_AT] |= found.special != 0;
         if (found.normal != all) {
             plain[(line >> shift) / 8] &= (uint8_t) ~(1u << (line >> shift) % 8);
@@ -181,26 +184,27 @@ static FALLIBLE pack_panel(const struct packing *p) {
         pack_scales(p, g);
     }
     for (size_t g = 0; p->format->zero_points && g < p->layout.scales; g += ZEROS_G) {
-        TRY(pack_few_zeros(p, g, p->layout.scales - g < ZEROS_G ? p->layout.scales - g : ZEROS_G));
+        TRY(pack_group_zeros(p, g, p->layout.scales - g < ZEROS_G ? p->layout.scales - g : ZEROS_G));
     }
     return OK;
 }
 
-// Are the words there, and can a code's place in them be found?
+// Checks that codes or zero points are present, and that their words are valid.
 static FALLIBLE check_words(const struct expertd_code_words *words, const char *name) {
     if (words->bits != 4 && words->bits != 8) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s have %u bits: 4 and 8 are packed", name, words->bits);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s have %u bits: they must have 4 or 8", name, words->bits);
     }
     if (words->word == 0 || (words->word & (words->word - 1)) != 0) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "words of %zu %s: their number is a power of two, 1 for none", words->word, name);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "a word of %s has %zu of them: the number must be a power of two, 1 for no words",
+                   name, words->word);
     }
     if (!words->data) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s are missing: data is NULL", name);
     }
     for (size_t i = 0; words->order && i < words->word; i++) {
         if (words->order[i] >= words->word) {
-            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "order[%zu] of %s is %u, but a word has %zu", i, name, words->order[i],
-                       words->word);
+            FAIL_FIELD(EXPERTD_ERR_INVALID, name, "order[%zu] of %s is %u: it must be below %zu, the number of codes in a word", i,
+                       name, words->order[i], words->word);
         }
     }
     return OK;
@@ -247,7 +251,7 @@ static FALLIBLE check_order(const uint32_t *order, size_t k) {
 static FALLIBLE check_destination(const void *dst, size_t n) {
     enum { ALIGNMENT = 64 };
     if (n && (!dst || (uintptr_t)dst % ALIGNMENT != 0)) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "dst", "dst is at %p: a group is packed at a multiple of %d", dst, ALIGNMENT);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "dst", "dst is %p: it must point to memory that is aligned to %d bytes", dst, ALIGNMENT);
     }
     return OK;
 }
@@ -256,7 +260,7 @@ FALLIBLE expertd_pack_quantised(const struct expertd_quantised_source *source, c
                                 size_t k, size_t n, void *dst) {
     TRY(expertd_quantised_check(format));
     TRY(check_destination(dst, n));
-    if (k && n) { // else nothing of it is read
+    if (k && n) { // else the source is not read
         TRY(check_codes(source, format));
         TRY(check_order(source->k_order, k));
         TRY(check_scales(source, format, n));

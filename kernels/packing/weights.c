@@ -1,11 +1,12 @@
-// Packing: a panel is 64 columns of the product (rows of W) over the whole of K, and panels lie one after another.
-//   F32:  [n / 64][k][64]; as slices [n / 64][4][k][16], as wide ones [n / 64][2][k][32]
-//   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
-//         as slices [n / 64][4][ceil(k / 2)][16][2], as wide ones [n / 64][2][ceil(k / 2)][32][2]
+// Packs F32 and BF16 weights. A panel is 64 columns of the product (rows of W) over the whole of K; panels are contiguous.
+//   F32:  [n / 64][k][64]; slices [n / 64][4][k][16], wide slices [n / 64][2][k][32]
+//   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of a column in one 32-bit word; an odd k is padded with +0
+//         slices [n / 64][4][ceil(k / 2)][16][2], wide slices [n / 64][2][ceil(k / 2)][32][2]
 //   I8:   [n / 64] of struct packed_i8 (packed_i8.h)
-// A short last panel is padded with columns of +0. Elements that are of the packed dtype and lie side by side are turned where
-// they lie (pack.h). Others are converted first, in runs along whichever axis is denser: where that is K, a run of each of 64 rows
-// is staged in L1 and turned there; the next run is fetched meanwhile, for 64 streams are more than the hardware follows.
+// A short last panel is padded with columns of +0. Elements of the packed dtype that are contiguous along K or n are packed
+// straight from the source (pack.h). Others are converted first, in runs along the axis with the smaller stride. If that is K, a
+// run of each of 64 rows is staged in L1 and transposed there, while the next run is prefetched: 64 streams are more than the
+// hardware prefetcher follows.
 #include "expertd/kernels/weights.h"
 
 #include <stdbool.h>
@@ -14,7 +15,7 @@
 
 #include "base/err.h"
 #include "base/sizes.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/cpu/common/prefetch_distance.h"
@@ -23,25 +24,26 @@
 #include "kernels/layout/packed_layout.h"
 #include "kernels/rows/convert.h"
 
-enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB; even, so that pairs never straddle runs
+enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB. Even, so that no pair is split between runs
 
 size_t expertd_packed_group_bytes(enum expertd_dtype dtype, size_t k, size_t n) {
-    const size_t together = dtype == EXPERTD_DTYPE_I8 ? PACKED_I8_K : dtype == EXPERTD_DTYPE_BF16 ? 2 : 1; // k of a word
-    size_t panel = size_times(size_times(div_up(k, together), together), EXPERTD_KERNEL_PANEL * expertd_dtype_size(dtype));
+    const size_t word_k = dtype == EXPERTD_DTYPE_I8 ? PACKED_I8_K : dtype == EXPERTD_DTYPE_BF16 ? 2 : 1; // k of a word
+    size_t panel = size_times(size_times(div_up(k, word_k), word_k), EXPERTD_KERNEL_PANEL * expertd_dtype_size(dtype));
     if (dtype == EXPERTD_DTYPE_I8) {
         panel = size_plus(panel, sizeof(struct packed_i8));
     }
     return size_times(div_up(n, EXPERTD_KERNEL_PANEL), panel);
 }
 
-// One block of W: `columns` (of n), at most a panel's, by `depth` (of k), at most a run.
+// One block of W: `columns` columns, at most a panel's, by `depth` k, at most a run.
 struct block {
     const struct expertd_weight_source *source;
     const uint8_t *origin; // its first element
     size_t columns, depth;
-    enum expertd_dtype dtype; // packed
+    enum expertd_dtype dtype; // the packed dtype
 };
 
+// Copies `count` elements of `size` bytes, `stride` elements apart.
 static void gather(const uint8_t *src, size_t size, size_t stride, size_t count, void *dst) {
     if (stride == 1) {
         memcpy(dst, src, count * size);
@@ -56,7 +58,7 @@ static void gather(const uint8_t *src, size_t size, size_t stride, size_t count,
     }
 }
 
-// `count` elements, `stride` apart, one rounding each where `to` is BF16.
+// Copies or converts `count` elements, `stride` elements apart; one rounding each where `to` is BF16.
 static void read_run(enum expertd_dtype from, const uint8_t *src, size_t stride, size_t count, enum expertd_dtype to, void *dst) {
     if (from == to) {
         gather(src, expertd_dtype_size(from), stride, count, dst);
@@ -73,20 +75,20 @@ static void read_run(enum expertd_dtype from, const uint8_t *src, size_t stride,
     convert_narrow(wide, count, to, dst);
 }
 
-static void prefetch_ahead(const uint8_t *run, size_t bytes) {
+static void prefetch_next_run(const uint8_t *run, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch((const void *)((uintptr_t)run + bytes + at));
     }
 }
 
-// Runs along K, a column at a time.
-static void pack_block_by_k(const struct block *b, uint8_t *panel) {
+// Packs a block whose smaller stride is that of K: runs along K, a column at a time.
+static void pack_block_along_k(const struct block *b, uint8_t *panel) {
     _Alignas(64) uint32_t columns[EXPERTD_KERNEL_PANEL][RUN_K];
     const struct expertd_weight_source *s = b->source;
     size_t size = expertd_dtype_size(s->dtype);
     for (size_t c = 0; c < b->columns; c++) {
         const uint8_t *run = b->origin + c * s->n_stride * size;
-        prefetch_ahead(run, b->depth * s->k_stride * size);
+        prefetch_next_run(run, b->depth * s->k_stride * size);
         read_run(s->dtype, run, s->k_stride, b->depth, b->dtype, columns[c]);
     }
     struct pack_args args = {.src = columns,
@@ -99,8 +101,8 @@ static void pack_block_by_k(const struct block *b, uint8_t *panel) {
     kernel_selected()->pack_k_major(&args);
 }
 
-// Runs along n.
-static void pack_block_by_n(const struct block *b, uint8_t *panel) {
+// Packs a block whose smaller stride is that of n: runs along n, a k at a time.
+static void pack_block_along_n(const struct block *b, uint8_t *panel) {
     const struct expertd_weight_source *s = b->source;
     size_t row_bytes = s->k_stride * expertd_dtype_size(s->dtype);
     if (b->dtype == EXPERTD_DTYPE_F32) {
@@ -125,9 +127,9 @@ static void pack_block_by_n(const struct block *b, uint8_t *panel) {
     }
 }
 
-// Nothing to convert, and one axis is dense: false where that is not so.
-static bool pack_as_it_lies(const struct kernel_backend *backend, const struct expertd_weight_source *source,
-                            struct pack_args *args) {
+// Packs straight from a source that needs no conversion. False if neither axis is contiguous.
+static bool pack_directly(const struct kernel_backend *backend, const struct expertd_weight_source *source,
+                          struct pack_args *args) {
     if (source->k_stride != 1 && source->n_stride != 1) {
         return false;
     }
@@ -153,15 +155,15 @@ static void pack_blocks(const struct expertd_weight_source *source, const struct
             };
             uint8_t *at = panel + k0 * EXPERTD_KERNEL_PANEL * expertd_dtype_size(dtype);
             if (source->k_stride <= source->n_stride) {
-                pack_block_by_k(&block, at);
+                pack_block_along_k(&block, at);
             } else {
-                pack_block_by_n(&block, at);
+                pack_block_along_n(&block, at);
             }
         }
     }
 }
 
-// The short last panel's columns that are not there.
+// Clears a short last panel, for its padding columns.
 static void clear_last_panel(const struct pack_args *args) {
     if (args->lines % EXPERTD_KERNEL_PANEL) {
         memset((uint8_t *)args->panels + args->lines / EXPERTD_KERNEL_PANEL * args->panel_bytes, 0, args->panel_bytes);
@@ -172,28 +174,27 @@ static void pack_panels(const struct expertd_weight_source *source, size_t k, si
     struct pack_args args = {
         .lines = n, .k = k, .panels = dst, .panel_bytes = expertd_packed_group_bytes(dtype, k, EXPERTD_KERNEL_PANEL)};
     clear_last_panel(&args);
-    if (source->dtype != dtype || !pack_as_it_lies(kernel_selected(), source, &args)) {
+    if (source->dtype != dtype || !pack_directly(kernel_selected(), source, &args)) {
         pack_blocks(source, &args, dtype);
     }
 }
 
-// A run of words at a time, by way of a panel in L1, and from there past the caches: packing is bound by what goes to memory and
-// comes from it.
+// Packs slices, RUN_K k at a time: into a panel in L1, and from there by non-temporal stores, since memory traffic limits packing.
 static void pack_slices(const struct expertd_weight_source *source, size_t k, size_t n, enum expertd_dtype dtype,
                         enum expertd_packed_layout layout, char *dst) {
     _Alignas(64) uint32_t run[RUN_K][EXPERTD_KERNEL_PANEL];
-    const size_t size = expertd_dtype_size(dtype), together = sizeof **run / size, words = div_up(k, together);
-    const size_t source_size = expertd_dtype_size(source->dtype), columns_together = packed_columns(layout);
+    const size_t size = expertd_dtype_size(dtype), word_k = sizeof **run / size, words = div_up(k, word_k);
+    const size_t source_size = expertd_dtype_size(source->dtype), slice_columns = packed_columns(layout);
     for (size_t n0 = 0; n0 < n; n0 += EXPERTD_KERNEL_PANEL, dst += words * sizeof *run) {
         for (size_t k0 = 0; k0 < k; k0 += RUN_K) {
             struct expertd_weight_source part = *source;
             part.data = (const char *)source->data + (n0 * source->n_stride + k0 * source->k_stride) * source_size;
             size_t depth = k - k0 < RUN_K ? k - k0 : RUN_K, columns = n - n0 < EXPERTD_KERNEL_PANEL ? n - n0 : EXPERTD_KERNEL_PANEL;
             pack_panels(&part, depth, columns, dtype, run);
-            for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += columns_together) {
-                char *slice = dst + packed_word_at(layout, words, k0 / together, column) * sizeof **run;
-                for (size_t word = 0; word < div_up(depth, together); word++, slice += columns_together * sizeof **run) {
-                    stream_bytes(slice, run[word] + column, columns_together * sizeof **run);
+            for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += slice_columns) {
+                char *slice = dst + packed_word_at(layout, words, k0 / word_k, column) * sizeof **run;
+                for (size_t word = 0; word < div_up(depth, word_k); word++, slice += slice_columns * sizeof **run) {
+                    stream_bytes(slice, run[word] + column, slice_columns * sizeof **run);
                 }
             }
         }
@@ -201,7 +202,7 @@ static void pack_slices(const struct expertd_weight_source *source, size_t k, si
     stream_end();
 }
 
-// clang 14 keeps the sums of AVX2's tiles of five and six rows in memory, gcc 12 in registers.
+// clang 14 spills the sums of AVX2's slice tiles of five and six rows to memory, gcc 12 does not; so a clang build uses panels.
 #if defined(__clang__)
 #define AVX2_READS_BEST EXPERTD_PACKED_PANELS
 #else
@@ -224,7 +225,7 @@ const char *expertd_packed_layout_name(enum expertd_packed_layout layout) {
 
 bool expertd_packed_layout_is_read(enum expertd_dtype dtype, enum expertd_packed_layout layout) {
     return layout == EXPERTD_PACKED_PANELS ||
-           (layout < EXPERTD_PACKED_LAYOUTS && backend_kernels(kernel_selected(), dtype)->slices[layout].group);
+           (layout < EXPERTD_PACKED_LAYOUTS && backend_kernels(kernel_selected(), dtype)->slices[layout].macrokernel);
 }
 
 void expertd_pack_weights(const struct expertd_weight_source *source, size_t k, size_t n, enum expertd_dtype dtype,
@@ -235,7 +236,7 @@ void expertd_pack_weights(const struct expertd_weight_source *source, size_t k, 
         return;
     }
     INVARIANT(expertd_dtype_is_float16_or_32(source->dtype) && (dtype == EXPERTD_DTYPE_F32 || dtype == EXPERTD_DTYPE_BF16));
-    float_mode before = float_mode_set_ieee(); // conversions meet NaN, and what a caller may trap
+    float_mode before = float_mode_set_ieee(); // conversions see NaN, and the caller may have exceptions unmasked
     if (layout == EXPERTD_PACKED_PANELS) {
         pack_panels(source, k, n, dtype, dst);
     } else {
@@ -246,11 +247,11 @@ void expertd_pack_weights(const struct expertd_weight_source *source, size_t k, 
 
 void expertd_unpack_weights(const struct expertd_packed_weights *packed, size_t group, void *dst) {
     INVARIANT(!packed->format && (packed->dtype == EXPERTD_DTYPE_F32 || packed->dtype == EXPERTD_DTYPE_BF16));
-    const size_t together = packed->dtype == EXPERTD_DTYPE_F32 ? 1 : 2, words = div_up(packed->k, together);
+    const size_t word_k = packed->dtype == EXPERTD_DTYPE_F32 ? 1 : 2, words = div_up(packed->k, word_k);
     const void *data = packed->data[group];
     for (size_t n = 0; n < packed->n; n++) {
         for (size_t k = 0; k < packed->k; k++) {
-            size_t at = packed_word_at(packed->layout, words, k / together, n);
+            size_t at = packed_word_at(packed->layout, words, k / word_k, n);
             if (packed->dtype == EXPERTD_DTYPE_F32) {
                 ((float *)dst)[n * packed->k + k] = ((const float *)data)[at];
             } else {

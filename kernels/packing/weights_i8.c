@@ -1,19 +1,19 @@
-// Packing of int8: quads of k, and each column's offset.
+// Packs int8 weights: quads of k, and each column's offset (packed_i8.h).
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/layout/pack.h"
 #include "kernels/layout/packed_i8.h"
 
-// One panel: `columns` of n from `source`, the element W[first column][0].
+// The source of one panel: `columns` columns from W[first column][0] on.
 struct panel_source {
     const int8_t *source;
     size_t n_stride, k_stride;
     size_t columns, k;
 };
 
-// With gaps along both axes.
+// For sources that are contiguous along neither axis.
 static void gather_quads(const struct panel_source *p, struct packed_i8 *panel) {
     for (size_t k = 0; k < p->k; k++) {
         for (size_t c = 0; c < p->columns; c++) {

@@ -5,67 +5,36 @@
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/elements/epilogue.h"
 
-static size_t held_bytes(const struct product_holding *h) {
-    size_t held = h->held_rows * h->sums_stride, n_major = h->n_major_rows * N_MAJOR_STRIDE;
-    return (held > n_major ? held : n_major) * sizeof(float);
-}
-
-static size_t partial_bytes(const struct product_holding *h) {
-    return h->scaled_blocks ? h->rows * h->sums_stride * sizeof(float) : 0;
-}
-
-static size_t lines_bytes(const struct product_holding *h) {
-    size_t lines = h->rows * h->line_bytes, n_major = h->n_major_rows * h->n_major_line_bytes;
-    return lines > n_major ? lines : n_major;
-}
-
-size_t product_lane_bytes(const struct product_holding *h) {
-    return h->panels * h->panel_bytes + aligned(lines_bytes(h)) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
-           (h->grouped ? KERNEL_SCRATCH_BYTES : 0);
-}
-
-struct product_lane call_lane(const struct product_work *work, unsigned thread) {
-    const struct product_holding *h = &work->holding;
-    char *at = work->scratch + thread * work->scratch_bytes;
-    struct product_lane lane = {.panels = at};
-    lane.lines = at += h->panels * h->panel_bytes;
-    lane.sums = (float *)(at += aligned(lines_bytes(h)));
-    lane.partial = (float *)(at += aligned(held_bytes(h)));
-    lane.kernel = at + aligned(partial_bytes(h));
-    return lane;
-}
-
 void call_point_to_rows(struct product_call *c) {
-    const struct product_holding *h = &c->work->holding;
+    const struct product_blocking *blocks = &c->state->blocking;
     const struct product_group *g = c->group;
-    size_t size = expertd_dtype_size(h->sum);
-    if (c->line_bytes) {
+    size_t size = expertd_dtype_size(blocks->sum);
+    if (c->row_bytes) {
         struct line_range range = {&g->a, g->a_rows, c->row, c->rows, c->k, c->depth};
-        lines_read(&c->work->read_a, &range, c->lane->lines, c->line_bytes / size);
+        lines_read(&c->state->read_a, &range, c->scratch->rows, c->row_bytes / size);
     }
     for (size_t r = 0; r < c->rows; r++) {
         size_t line = g->a_rows ? g->a_rows[c->row + r] : c->row + r;
         c->x[r] =
-            c->line_bytes ? c->lane->lines + r * c->line_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
+            c->row_bytes ? c->scratch->rows + r * c->row_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
     }
 }
 
 static void read_scales(const struct product_format *format, const struct product_operand *operand, size_t first, size_t count,
-                        size_t k_block, float *scales) {
+                        size_t scale, float *scales) {
     for (size_t i = 0; i < count; i++) {
         size_t line = (first + i) / format->lines_per_scale;
-        scales[i] =
-            scale_read(format->scale_dtype, operand->scales, line * operand->scale_line_stride + k_block * operand->scale_k_stride);
+        scales[i] = product_scale(format->scale_dtype, operand->scales,
+                                  line * operand->scale_line_stride + scale * operand->scale_k_stride);
     }
 }
 
-void call_add_scaled(const struct product_call *c, size_t k_block, const float *partial, float *sums) {
-    const struct product *p = c->work->product;
+void call_add_scaled(const struct product_call *c, size_t scale, const float *partial, float *sums) {
+    const struct product *p = c->state->product;
     float row_scales[KERNEL_CALL_ROWS], column_scales[KERNEL_SUMS] = {0};
     size_t column = c->panel * EXPERTD_KERNEL_PANEL;
-    read_scales(&p->a, &c->group->a, c->row, c->rows, k_block, row_scales);
-    read_scales(&p->b, &c->group->b, column, at_most(c->group->n - column, c->count * EXPERTD_KERNEL_PANEL), k_block,
-                column_scales);
+    read_scales(&p->a, &c->group->a, c->row, c->rows, scale, row_scales);
+    read_scales(&p->b, &c->group->b, column, at_most(c->group->n - column, c->count * EXPERTD_KERNEL_PANEL), scale, column_scales);
     struct add_scaled_args scaled = {.partial = partial,
                                      .rows = c->rows,
                                      .columns = c->count * EXPERTD_KERNEL_PANEL,
@@ -73,15 +42,15 @@ void call_add_scaled(const struct product_call *c, size_t k_block, const float *
                                      .row_scales = row_scales,
                                      .column_scales = column_scales,
                                      .sums = sums};
-    c->work->backend->add_scaled(&scaled);
+    c->state->backend->add_scaled(&scaled);
 }
 
 // ---- results
 
-// alpha * sums + beta * more, which wraps as the sums do. more: NULL where beta is 0.
-static void scale_i32(const int32_t *sums, const int32_t *more, uint32_t alpha, uint32_t beta, size_t count, int32_t *out) {
+// out = alpha * sums + beta * existing, wrapping. existing: NULL where beta is 0.
+static void scale_i32(const int32_t *sums, const int32_t *existing, uint32_t alpha, uint32_t beta, size_t count, int32_t *out) {
     for (size_t i = 0; i < count; i++) {
-        out[i] = (int32_t)(alpha * (uint32_t)sums[i] + (more ? beta * (uint32_t)more[i] : 0));
+        out[i] = (int32_t)(alpha * (uint32_t)sums[i] + (existing ? beta * (uint32_t)existing[i] : 0));
     }
 }
 
@@ -94,23 +63,23 @@ static void epilogue_i32(const struct product_call *c) {
         size_t c_at = (c->row + r) * c->group->c_stride + c->panel * EXPERTD_KERNEL_PANEL;
         int32_t *out = (int32_t *)c->group->out + at;
         if (alpha == 1.0f && beta == 0.0f) {
-            if (c->work->streams) {
+            if (c->state->streams) {
                 stream_bytes(out, sums, columns * sizeof *out);
             } else {
                 memcpy(out, sums, columns * sizeof *out);
             }
             continue;
         }
-        const int32_t *more = beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
-        if (alpha == 1.0f && beta == 1.0f) { // constants, so that nothing is multiplied
-            scale_i32(sums, more, 1, 1, columns, out);
+        const int32_t *existing = beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
+        if (alpha == 1.0f && beta == 1.0f) { // constants, so that the compiler drops the multiplications
+            scale_i32(sums, existing, 1, 1, columns, out);
         } else {
-            scale_i32(sums, more, (uint32_t)(int32_t)alpha, (uint32_t)(int32_t)beta, columns, out);
+            scale_i32(sums, existing, (uint32_t)(int32_t)alpha, (uint32_t)(int32_t)beta, columns, out);
         }
     }
 }
 
-// Past the caches, by way of the first one where the sums are not yet the results.
+// Writes with non-temporal stores, through a buffer in L1 where the sums need the epilogue first.
 static void epilogue_streamed(const struct product_call *c, const struct epilogue_args *args) {
     _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
     struct epilogue_args staged = *args;
@@ -119,23 +88,23 @@ static void epilogue_streamed(const struct product_call *c, const struct epilogu
         stream_copy(args->out, args->sums, args->count);
         return;
     }
-    c->work->backend->epilogue(&staged);
+    c->state->backend->epilogue(&staged);
     stream_bytes(args->out, row, args->count * expertd_dtype_size(args->dtype));
 }
 
-// Sums of int8 that nothing is added to, in place.
+// Converts int8 sums to fp32 in place.
 static void convert_sums(const struct product_call *c, enum expertd_dtype to) {
     for (size_t r = 0; r < c->rows; r++) {
-        c->work->backend->from_i32(c->sums + r * c->stride, c->count * EXPERTD_KERNEL_PANEL, to);
+        c->state->backend->from_i32(c->sums + r * c->stride, c->count * EXPERTD_KERNEL_PANEL, to);
     }
 }
 
 static void epilogue_float(const struct product_call *c) {
-    enum expertd_dtype dtype = c->work->product->out_dtype;
+    enum expertd_dtype dtype = c->state->product->out_dtype;
     size_t size = expertd_dtype_size(dtype), column = c->panel * EXPERTD_KERNEL_PANEL;
     const struct product_group *g = c->group;
-    const bool integers = c->work->holding.sum == EXPERTD_DTYPE_I8 && g->beta != 0.0f;
-    if (c->work->holding.sum == EXPERTD_DTYPE_I8 && !integers) {
+    const bool integers = c->state->blocking.sum == EXPERTD_DTYPE_I8 && g->beta != 0.0f;
+    if (c->state->blocking.sum == EXPERTD_DTYPE_I8 && !integers) {
         convert_sums(c, dtype);
     }
     for (size_t r = 0; r < c->rows; r++) {
@@ -143,21 +112,21 @@ static void epilogue_float(const struct product_call *c) {
             .sums = c->sums + r * c->stride,
             .integers = integers,
             .count = at_most(g->n - column, c->count * EXPERTD_KERNEL_PANEL),
-            .alpha = g->k ? g->alpha : 1.0f, // of nothing it counts for nothing: it may be Inf
+            .alpha = g->k ? g->alpha : 1.0f, // an empty sum stays +0, also with alpha = Inf
             .beta = g->beta,
             .c = g->c ? (const char *)g->c + ((c->row + r) * g->c_stride + column) * size : NULL,
             .dtype = dtype,
             .out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size,
         };
-        if (c->work->streams) {
+        if (c->state->streams) {
             epilogue_streamed(c, &args);
         } else {
-            c->work->backend->epilogue(&args);
+            c->state->backend->epilogue(&args);
         }
     }
 }
 
-// Over no k, with nothing to add.
+// An empty sum and no C.
 static bool is_zero(const struct product_group *g) {
     return g->k == 0 && g->beta == 0.0f;
 }
@@ -165,11 +134,11 @@ static bool is_zero(const struct product_group *g) {
 static void write_zeros(const struct product_call *c) {
     static const _Alignas(STREAM_LINE) float ZEROS[KERNEL_SUMS];
     const struct product_group *g = c->group;
-    size_t size = expertd_dtype_size(c->work->product->out_dtype), column = c->panel * EXPERTD_KERNEL_PANEL;
+    size_t size = expertd_dtype_size(c->state->product->out_dtype), column = c->panel * EXPERTD_KERNEL_PANEL;
     size_t bytes = at_most(g->n - column, c->count * EXPERTD_KERNEL_PANEL) * size;
     for (size_t r = 0; r < c->rows; r++) {
         char *out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size;
-        if (c->work->streams) {
+        if (c->state->streams) {
             stream_bytes(out, ZEROS, bytes);
         } else {
             memset(out, 0, bytes);
@@ -178,15 +147,15 @@ static void write_zeros(const struct product_call *c) {
 }
 
 void call_epilogue(struct product_call *c) {
-    const struct product_holding *h = &c->work->holding;
-    const struct product *p = c->work->product;
+    const struct product_blocking *blocks = &c->state->blocking;
+    const struct product *p = c->state->product;
     if (is_zero(c->group)) {
         write_zeros(c);
         return;
     }
-    if (c->group->k == 0) { // a scale of nothing does not count either, whatever it is
+    if (c->group->k == 0) { // an empty sum, for any scales
         memset(c->sums, 0, c->rows * c->stride * sizeof(float));
-    } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
+    } else if (p->a.scale_dtype && !blocks->scaled_blocks) { // one scale for the whole of K
         for (size_t r = 0; r < c->rows; r++) {
             float *sums = c->sums + r * c->stride, zero[KERNEL_SUMS] = {0};
             struct product_call row = *c;

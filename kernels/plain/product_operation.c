@@ -1,8 +1,9 @@
 #include "kernels/plain/product_operation.h"
 
 #include "base/sizes.h"
+#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/common/float_mode.h"
-#include "kernels/operations/matmul_check.h"
+#include "kernels/reference/product_reference.h"
 
 static size_t list_bytes(size_t num_groups) {
     return aligned(size_times(num_groups, sizeof(struct product_group)));

@@ -1,20 +1,20 @@
-// The scalar twin of the engine: element by element in the contract's own words, over the operands as they lie. Shares with the
-// kernels the flushed fma and the dtypes' conversions, those of sums among them.
+// The scalar twin of the engine: computes each output element alone, from the operands in place. It shares only the flushed fma and
+// the dtype conversions with the kernels.
+#include "kernels/reference/product_reference.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "expertd/kernels/quantised.h"
 #include "expertd/kernels/weights.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/fma_flushed.h"
 #include "kernels/cpu/common/tensor_core.h"
 #include "kernels/elements/epilogue.h"
 #include "kernels/layout/packed_i8.h"
 #include "kernels/layout/packed_layout.h"
-#include "kernels/plain/product.h"
-#include "kernels/plain/product_lines.h"
 
-// Element k of a line, exactly.
+// Element k of a line, widened exactly.
 static float element(enum expertd_dtype dtype, const struct product_operand *operand, size_t line, size_t k) {
     size_t at = line * operand->line_stride + k * operand->k_stride;
     const uint8_t *data = operand->data;
@@ -31,7 +31,7 @@ static float element(enum expertd_dtype dtype, const struct product_operand *ope
     return value;
 }
 
-// Where weights that were packed at load hold element k of column n.
+// Element k of column n of packed weights.
 static float packed_element(const struct product *product, const void *packed, size_t depth, size_t n, size_t k) {
     size_t panel = n / EXPERTD_KERNEL_PANEL, column = n % EXPERTD_KERNEL_PANEL;
     if (product->b.dtype == EXPERTD_DTYPE_F32) {
@@ -84,7 +84,7 @@ static float sum_pairs(const struct element_sum *s, size_t begin, size_t end) {
     return sum;
 }
 
-// TDPBF16PS's: of each 32 k, even and odd ones apart.
+// TDPBF16PS: per step of 32 k, one sum of the even k and one of the odd k.
 static float sum_amx(const struct element_sum *s, size_t begin, size_t end) {
     enum { STEP = 32 };
     float sum = 0.0f;
@@ -99,7 +99,7 @@ static float sum_amx(const struct element_sum *s, size_t begin, size_t end) {
     return sum;
 }
 
-// A Hopper GPU's: 16 k at a time, the last of them padded with +0.
+// A Hopper GPU: steps of 16 k, the last one padded with +0.
 static float sum_sm90(const struct element_sum *s, size_t begin, size_t end) {
     enum { STEP = 16 };
     float sum = 0.0f;
@@ -114,7 +114,7 @@ static float sum_sm90(const struct element_sum *s, size_t begin, size_t end) {
     return sum;
 }
 
-// Products of k in [begin, end), in the order that their dtypes have.
+// The sum over k in [begin, end), in the order of its dtype and arithmetic.
 static float sum_range(const struct element_sum *s, enum expertd_dtype sum_dtype, size_t begin, size_t end) {
     if (sum_dtype == EXPERTD_DTYPE_F32) {
         return sum_fmas(s, begin, end);
@@ -126,10 +126,11 @@ static float sum_range(const struct element_sum *s, enum expertd_dtype sum_dtype
 
 static float scale_of(const struct product_format *format, const struct product_operand *operand, size_t line, size_t block) {
     size_t index = line / format->lines_per_scale * operand->scale_line_stride + block * operand->scale_k_stride;
-    return scale_read(format->scale_dtype, operand->scales, index);
+    return product_scale(format->scale_dtype, operand->scales, index);
 }
 
-// fma(partial, a * b, sum); where that product is no normal number though both are finite and not 0, by the larger one first.
+// fma(partial, a * b, sum). Where a and b are finite and not 0 but a * b is not a normal number: fma(partial * larger, smaller,
+// sum).
 static float add_scaled(float partial, float a, float b, float sum) {
     const float scale = a * b, larger = fabsf(a) < fabsf(b) ? b : a, smaller = fabsf(a) < fabsf(b) ? a : b;
     if (!isnormal(scale) && isfinite(larger) && isfinite(smaller) && smaller != 0.0f) {
@@ -173,7 +174,7 @@ static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t
     *out = (int32_t)value;
 }
 
-// Of int8, in double.
+// An int8 sum with existing output, in double.
 static void reference_sum_and_existing(const struct element_sum *s, const void *c, void *out) {
     const enum expertd_dtype dtype = s->product->out_dtype;
     float existing;
@@ -197,7 +198,7 @@ static void reference_float(const struct element_sum *s, enum expertd_dtype sum_
     } else {
         sum = p->a.scale_dtype ? scaled_sum(s) : sum_range(s, sum_dtype, 0, s->group->k);
     }
-    float value = s->group->k ? s->group->alpha * sum : 0.0f; // of nothing, whatever alpha is
+    float value = s->group->k ? s->group->alpha * sum : 0.0f; // an empty sum is +0 for any alpha
     if (s->group->beta != 0.0f) {
         float existing;
         expertd_dtype_widen(p->out_dtype, c, 1, &existing);
@@ -211,7 +212,7 @@ void product_reference(const struct product *product) {
     size_t size = expertd_dtype_size(product->out_dtype);
     for (size_t g = 0; g < product->num_groups; g++) {
         const struct product_group *group = &product->groups[g];
-        for (size_t row = 0; group->n && row < group->m; row++) { // m of a group without columns is bounded by nothing
+        for (size_t row = 0; group->n && row < group->m; row++) { // where n is 0, m has no limit
             for (size_t column = 0; column < group->n; column++) {
                 struct element_sum sum = {product, group, row, column};
                 char *out = (char *)group->out + (row * group->out_stride + column) * size;

@@ -1,29 +1,30 @@
-// The scalar twin of quantised weights: one column against one row, element by element.
-#include "kernels/cpu/backend.h"
+// The scalar twin of products with quantised weights: one column by one row, one code at a time.
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/fma_flushed.h"
 #include "kernels/cpu/common/quantised_values.h"
 #include "kernels/cpu/common/tensor_core.h"
 
+// One column's part of one scale group.
 struct column {
     enum expertd_weight_code code;
-    const uint8_t *codes, *zeros; // of one scale
-    size_t index;                 // in the panel
-    size_t depth;                 // k of the scale
+    const uint8_t *codes, *zeros; // of the scale group; zeros: NULL if the format has no zero points
+    size_t index;                 // of the column in its panel
+    size_t depth;                 // k of the scale group
     size_t tile_k;                // quantised_tile_k
 };
 
 static float partial_bf16(const struct column *c, const uint16_t *x) {
     float sum = 0.0f;
     for (size_t i = 0; i < c->depth; i += 2) {
-        int whole = i + 1 < c->depth;
-        float odd = whole ? quantised_value(c->code, c->codes, c->zeros, i + 1, c->index) : 0.0f;
-        sum = fma_flushed(whole ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, odd, sum);
+        int has_odd = i + 1 < c->depth;
+        float odd = has_odd ? quantised_value(c->code, c->codes, c->zeros, i + 1, c->index) : 0.0f;
+        sum = fma_flushed(has_odd ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, odd, sum);
         sum = fma_flushed(expertd_f32_from_bf16(x[i]), quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
     }
     return sum;
 }
 
-// ARITHMETIC_CPU_AMX's.
+// The partial sum under ARITHMETIC_CPU_AMX.
 static float partial_bf16_amx(const struct column *c, const uint16_t *x) {
     float sum = 0.0f;
     for (size_t begin = 0; begin < c->depth; begin += c->tile_k) {
@@ -39,7 +40,7 @@ static float partial_bf16_amx(const struct column *c, const uint16_t *x) {
     return sum;
 }
 
-// ARITHMETIC_SM_90's.
+// The partial sum under ARITHMETIC_SM_90.
 static float partial_bf16_sm90(const struct column *c, const uint16_t *x) {
     enum { STEP_K = 16 };
     float sum = 0.0f;

@@ -1,11 +1,12 @@
-// One row's way: score and select in the model's order, then the weights' norm and scale. Sums run in the order of the choices.
+// Routes one row: scores and selects in the model's order, then normalises and scales the weights. Sums are taken in the order of
+// the choices.
 #include "expertd/kernels/routing.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/routing/routing_internal.h"
 
@@ -24,10 +25,10 @@ static void score(const struct expertd_routing *routing, const float *logits, si
     case EXPERTD_SCORE_SPARSEMIXER:
         break;
     }
-    INVARIANT(!"a score of single logits");
+    INVARIANT(!"sparsemixer has no score of single logits");
 }
 
-// The logits that are scored.
+// The logits after the softcap.
 static const float *capped(const struct expertd_routing *routing, const float *logits, const struct routing_scratch *scratch) {
     if (!(routing->softcap > 0)) {
         return logits;
@@ -68,20 +69,20 @@ static void choose_then_score(const struct expertd_routing *routing, const float
     score(routing, weights, routing->top_k, weights);
 }
 
-// What the weights are divided by.
+// The divisor of the weights.
 static float norm_of(const struct expertd_routing *routing, const float *weights) {
     bool squares = routing->norm == EXPERTD_NORM_P && routing->norm_p == 2.0f;
-    bool sizes = routing->norm == EXPERTD_NORM_P;
+    bool absolute = routing->norm == EXPERTD_NORM_P;
     float sum = 0.0f;
     for (size_t j = 0; j < routing->top_k; j++) {
         float w = weights[j];
-        sum += squares ? w * w : sizes ? fabsf(w) : w;
+        sum += squares ? w * w : absolute ? fabsf(w) : w;
     }
     switch (routing->norm) {
     case EXPERTD_NORM_SUM:
         return sum + routing->norm_epsilon;
     case EXPERTD_NORM_SUM_MAX:
-        return sum < routing->norm_epsilon ? routing->norm_epsilon : sum; // NaN stays
+        return sum < routing->norm_epsilon ? routing->norm_epsilon : sum; // a NaN stays NaN
     default:
         return squares ? sqrtf(sum) : sum;
     }

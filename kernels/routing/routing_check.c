@@ -1,4 +1,4 @@
-// What of a model's routing parameters can be computed. They come from config.json: every number may be anything.
+// Checks a model's routing parameters. They come from config.json, so every value is possible.
 #include <math.h>
 
 #include "base/err.h"
@@ -27,7 +27,7 @@ static FALLIBLE check_groups(const struct expertd_routing *r) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%u expert groups do not divide %u experts evenly", r->num_groups, r->num_experts);
     }
     if (r->top_groups < 1 || r->top_groups > r->num_groups) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%u expert groups are kept of %u: 1 to %u can be", r->top_groups, r->num_groups,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%u expert groups of %u are kept: it must be 1 to %u", r->top_groups, r->num_groups,
              r->num_groups);
     }
     uint32_t length = r->num_experts / r->num_groups;
@@ -57,7 +57,8 @@ static FALLIBLE check_norm(const struct expertd_routing *r) {
         return OK;
     case EXPERTD_NORM_P:
         if (r->norm_p != 1.0f && r->norm_p != 2.0f) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "the weights are divided by their %g-norm: 1 and 2 are computed", (double)r->norm_p);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "the weights are divided by their %g-norm: only p = 1 and p = 2 are supported",
+                 (double)r->norm_p);
         }
         return OK;
     }
@@ -66,7 +67,7 @@ static FALLIBLE check_norm(const struct expertd_routing *r) {
 
 static FALLIBLE check_score(const struct expertd_routing *r) {
     if (r->order != EXPERTD_ORDER_SCORE_TOPK && r->order != EXPERTD_ORDER_TOPK_SCORE) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "order of scores and choice %d is unknown", (int)r->order);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "order of scoring and selection %d is unknown", (int)r->order);
     }
     switch (r->score) {
     case EXPERTD_SCORE_SOFTMAX:

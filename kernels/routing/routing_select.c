@@ -1,4 +1,4 @@
-// Choosing: greatest values first, by groups where the model has them.
+// Top-k selection, with groups of experts where the model has them.
 #include "base/sizes.h"
 #include "kernels/routing/routing_internal.h"
 
@@ -32,11 +32,12 @@ void routing_divide_scratch(const struct expertd_routing *routing, void *memory,
     out->chosen_rank = take(&at, ranks_of(routing) * sizeof(uint32_t));
     out->group_scores = take(&at, groups * sizeof(float));
     out->groups = take(&at, groups * sizeof(int32_t));
-    out->macrokernel_cached_rows = take(&at, groups * sizeof(bool));
+    out->group_is_selected = take(&at, groups * sizeof(bool));
     out->logits = take(&at, routing->softcap > 0 ? experts * sizeof(float) : 0);
 }
 
-// Puts a candidate into the falling list of `held`, behind its equals (which have lower ids); the last falls out where it is full.
+// Inserts a candidate into a descending list of `held` entries, after equal ones, which have lower ids. A full list drops its last
+// entry.
 static size_t insert(uint32_t *ranks, int32_t *ids, size_t held, size_t want, uint32_t rank, int32_t id) {
     size_t at = held < want ? held : want - 1;
     for (; at > 0 && ranks[at - 1] < rank; at--) {
@@ -61,7 +62,7 @@ void routing_choose(const struct routing_choice *choice, uint32_t *ranks, int32_
     }
 }
 
-// The greatest, or greatest + second, of a group's values in the selecting order.
+// A group's greatest value, or the sum of its two greatest, in the selection order.
 static float score_group(const struct expertd_routing *routing, const float *values, size_t count) {
     size_t want = routing->group_score == EXPERTD_GROUP_TOP2_SUM ? 2 : 1;
     uint32_t ranks[2] = {0};
@@ -70,35 +71,35 @@ static float score_group(const struct expertd_routing *routing, const float *val
     return want == 2 ? values[ids[0]] + values[ids[1]] : values[ids[0]];
 }
 
-static void keep_groups(const struct expertd_routing *routing, const struct routing_scratch *scratch) {
+static void select_groups(const struct expertd_routing *routing, const struct routing_scratch *scratch) {
     size_t length = routing->num_experts / routing->num_groups;
     for (size_t g = 0; g < routing->num_groups; g++) {
         scratch->group_scores[g] = score_group(routing, scratch->selecting + g * length, length);
-        scratch->macrokernel_cached_rows[g] = false;
+        scratch->group_is_selected[g] = false;
     }
     struct routing_choice choice = {.values = scratch->group_scores, .count = routing->num_groups, .want = routing->top_groups};
     routing_choose(&choice, scratch->chosen_rank, scratch->groups);
     for (size_t i = 0; i < routing->top_groups; i++) {
-        scratch->macrokernel_cached_rows[scratch->groups[i]] = true;
+        scratch->group_is_selected[scratch->groups[i]] = true;
     }
 }
 
-static void clear_masked(const struct expertd_routing *routing, const struct routing_scratch *scratch) {
+static void zero_masked_groups(const struct expertd_routing *routing, const struct routing_scratch *scratch) {
     size_t length = routing->num_experts / routing->num_groups;
     for (size_t e = 0; e < routing->num_experts; e++) {
-        scratch->selecting[e] = scratch->macrokernel_cached_rows[e / length] ? scratch->selecting[e] : 0.0f;
+        scratch->selecting[e] = scratch->group_is_selected[e / length] ? scratch->selecting[e] : 0.0f;
     }
 }
 
 void routing_select(const struct expertd_routing *routing, const struct routing_scratch *scratch, int32_t *ids) {
     struct routing_choice choice = {.values = scratch->selecting, .count = routing->num_experts, .want = routing->top_k};
     if (routing->num_groups > 1) {
-        keep_groups(routing, scratch);
+        select_groups(routing, scratch);
     }
     if (routing->num_groups > 1 && routing->masked_groups_are_zero) {
-        clear_masked(routing, scratch);
+        zero_masked_groups(routing, scratch);
     } else if (routing->num_groups > 1) {
-        choice.allowed = scratch->macrokernel_cached_rows;
+        choice.allowed = scratch->group_is_selected;
         choice.run_length = routing->num_experts / routing->num_groups;
     }
     routing_choose(&choice, scratch->chosen_rank, ids);

@@ -1,6 +1,6 @@
 #include "expertd/kernels/activation.h"
 
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/float_mode.h"
 
 void expertd_activation_row(const struct expertd_activation_args *args) {

@@ -1,6 +1,6 @@
 #include "expertd/kernels/combine.h"
 
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/float_mode.h"
 
 void expertd_combine_row(const struct expertd_combine_args *args) {

@@ -1,6 +1,6 @@
 #include "kernels/rows/convert.h"
 
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 
 void convert_widen(enum expertd_dtype dtype, const void *src, size_t count, float *dst) {
     kernel_selected()->widen(dtype, src, count, dst);

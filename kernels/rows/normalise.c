@@ -8,14 +8,14 @@ enum { PARTIAL_SUMS = 16 };
 
 static float sum_of_squares(const float *x, size_t width) {
     float sums[PARTIAL_SUMS] = {0};
-    size_t whole = width / PARTIAL_SUMS * PARTIAL_SUMS;
-    for (size_t at = 0; at < whole; at += PARTIAL_SUMS) {
+    size_t full = width / PARTIAL_SUMS * PARTIAL_SUMS;
+    for (size_t at = 0; at < full; at += PARTIAL_SUMS) {
         for (size_t j = 0; j < PARTIAL_SUMS; j++) {
             sums[j] += x[at + j] * x[at + j];
         }
     }
-    for (size_t j = 0; j < width - whole; j++) {
-        sums[j] += x[whole + j] * x[whole + j];
+    for (size_t j = 0; j < width - full; j++) {
+        sums[j] += x[full + j] * x[full + j];
     }
     for (size_t half = PARTIAL_SUMS / 2; half > 0; half /= 2) {
         for (size_t j = 0; j < half; j++) {

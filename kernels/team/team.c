@@ -31,31 +31,31 @@ static inline void cpu_pause(void) {
 
 enum { SPINS_PER_CLOCK = 64, CACHE_LINE = 64, STACK_BYTES_MIN = 1 << 20 };
 
-// `state` is the run's number (high half) and its tasks not yet claimed (low half), changed only by compare and exchange, so that a
-// worker that slept through a run can claim nothing of it: a claim succeeds only while the run it saw still has unclaimed tasks,
-// and the owner writes body, context and tasks only when none are left. (The number wraps after 2^32 runs: a worker would have to
-// be stopped between two instructions for exactly so many.)
+// `state` holds the run's number (high half) and the count of unclaimed tasks (low half). Workers change it by compare-and-exchange
+// alone. So a worker that slept through a run cannot claim a task with that run's body: its exchange fails, because the owner
+// writes body, context and tasks only when no unclaimed tasks are left, and then changes the number. (The number wraps after 2^32
+// runs. To be confused, a worker would have to stop between two instructions for exactly that many runs.)
 struct expertd_team {
     _Alignas(CACHE_LINE) _Atomic uint64_t state;
     _Atomic(void (*)(void *, size_t, unsigned)) body;
     _Atomic(void *) context;
     _Atomic uint32_t tasks;
 
-    _Alignas(CACHE_LINE) _Atomic uint32_t finished; // tasks of this run; the owner sleeps on it
+    _Alignas(CACHE_LINE) _Atomic uint32_t finished; // tasks of this run; futex of the owner
     _Atomic uint32_t owner_sleeps;
 
-    _Alignas(CACHE_LINE) _Atomic uint32_t published; // runs, and the stop; workers sleep on it
+    _Alignas(CACHE_LINE) _Atomic uint32_t published; // runs so far, the stop included; futex of the workers
     _Atomic uint32_t sleepers;
     atomic_bool stop;
 
-    // the owner's
+    // used by the owner only
     uint32_t run;
-    atomic_flag running; // by one thread at a time
+    atomic_flag running; // a run is in progress
     int64_t spin_ns;
-    unsigned threads; // the owner counted
-    unsigned started; // workers that run
+    unsigned threads; // including the owner
+    unsigned started; // workers
     struct worker *workers;
-    pid_t process;                 // where the workers are: a child of fork() has none
+    pid_t process;                 // that has the workers; a child of fork() has none
     struct arena scratch;          // [threads] EXPERTD_TEAM_SCRATCH_BYTES
     struct expertd_team_pool pool; // run NULL: the team's own threads
 };
@@ -74,7 +74,7 @@ static void futex_wake(_Atomic uint32_t *word, uint32_t count) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-// Looks for `ready` for the spin time; false where it did not come.
+// Polls `ready` for spin_ns; false where it stayed false.
 static bool spin(const struct expertd_team *team, bool (*ready)(const struct expertd_team *)) {
     int64_t end = clock_now_ns() + team->spin_ns;
     do {
@@ -92,7 +92,8 @@ static uint32_t unclaimed(uint64_t state) {
     return (uint32_t)state;
 }
 
-// Tasks in ascending order until none are left. Body and context are read before the claim that makes them valid.
+// Runs tasks in ascending order until none are left. Body and context are read before the claim; a successful claim proves them
+// valid.
 static void work_until_done(struct expertd_team *team, unsigned thread) {
     uint64_t state = atomic_load(&team->state);
     while (unclaimed(state) > 0) {
@@ -110,15 +111,15 @@ static void work_until_done(struct expertd_team *team, unsigned thread) {
     }
 }
 
-static bool has_news(const struct expertd_team *team) {
+static bool has_work_or_stop(const struct expertd_team *team) {
     return unclaimed(atomic_load(&team->state)) > 0 || atomic_load(&team->stop);
 }
 
 static void sleep_until_published(struct expertd_team *team) {
     uint32_t seen = atomic_load(&team->published);
     atomic_fetch_add(&team->sleepers, 1);
-    // What was published before `seen` was read shows here; what comes later changes the word and the wait returns.
-    if (!has_news(team)) {
+    // Runs published before `seen` was read are visible here. Later ones change the futex word, and the wait returns at once.
+    if (!has_work_or_stop(team)) {
         futex_wait(&team->published, seen);
     }
     atomic_fetch_sub(&team->sleepers, 1);
@@ -130,7 +131,7 @@ static void *worker_main(void *argument) {
     (void)float_mode_set_ieee();
     while (!atomic_load(&team->stop)) {
         work_until_done(team, worker->index);
-        if (!spin(team, has_news)) {
+        if (!spin(team, has_work_or_stop)) {
             sleep_until_published(team);
         }
     }
@@ -145,8 +146,8 @@ static void publish(struct expertd_team *team, uint32_t wake) {
     }
 }
 
-// The threads' stacks are at least as large as kernels take, whatever the program's default is.
-static void ask_for_stack(pthread_attr_t *attributes) {
+// Kernels need 1 MiB of stack; the program's default may be less.
+static void set_stack_size(pthread_attr_t *attributes) {
     size_t bytes = 0;
     pthread_attr_init(attributes);
     if (pthread_attr_getstacksize(attributes, &bytes) != 0 || bytes < STACK_BYTES_MIN) {
@@ -154,10 +155,10 @@ static void ask_for_stack(pthread_attr_t *attributes) {
     }
 }
 
-// The process's signals are the loop thread's: workers take none.
+// Workers block all signals: the program's own threads handle them.
 static FALLIBLE start_workers(struct expertd_team *team) {
     pthread_attr_t attributes;
-    ask_for_stack(&attributes);
+    set_stack_size(&attributes);
     sigset_t before;
     thread_signals_block(&before);
     int failure = 0;
@@ -179,7 +180,7 @@ static FALLIBLE start_workers(struct expertd_team *team) {
     return OK;
 }
 
-// With its scratch, but without workers.
+// A team with scratch and without workers.
 static FALLIBLE make_team(unsigned threads, struct expertd_team **out) {
     *out = NULL;
     if (threads < 1 || threads > EXPERTD_TEAM_THREADS_MAX) {
@@ -220,7 +221,7 @@ FALLIBLE expertd_team_create(const struct expertd_team_options *options, struct 
 FALLIBLE expertd_team_create_on(const struct expertd_team_pool *pool, struct expertd_team **out) {
     *out = NULL;
     if (!pool->run) {
-        FAIL(EXPERTD_ERR_CONFIG, "a team on a caller's pool needs its run");
+        FAIL(EXPERTD_ERR_CONFIG, "pool.run is NULL: a team on a caller's pool needs the pool's function");
     }
     TRY(make_team(pool->threads, out));
     (*out)->pool = *pool;
@@ -239,7 +240,7 @@ void expertd_team_destroy(struct expertd_team *team) {
     if (!team) {
         return;
     }
-    if (team->process == getpid()) { // else fork() took along what pthread_t points to, but not the threads
+    if (team->process == getpid()) { // a child of fork() has copies of the pthread_t, but no threads to join
         stop_workers(team);
     }
     arena_deinit(&team->scratch);
@@ -296,7 +297,6 @@ static void run_on_pool(struct expertd_team *team, size_t tasks, void (*body)(vo
     team->pool.run(team->pool.pool, tasks, run_pool_task, &run);
 }
 
-// At most UINT32_MAX tasks at once.
 static void run_on_team(struct expertd_team *team, uint32_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
     atomic_store(&team->body, body);
     atomic_store(&team->context, context);
@@ -311,9 +311,9 @@ static void run_on_team(struct expertd_team *team, uint32_t tasks, void (*body)(
 
 void expertd_team_run(struct expertd_team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread),
                       void *context) {
-    // Whatever it runs, and on however many threads: each has scratch of the team's.
+    // Also for runs on one thread: they use the team's scratch.
     INVARIANT(!team || !atomic_flag_test_and_set(&team->running));
-    float_mode before = float_mode_set_ieee(); // the caller computes too, whatever it was set to
+    float_mode before = float_mode_set_ieee(); // the calling thread runs tasks too
     if (!team || team->threads == 1 || tasks <= 1) {
         run_alone(tasks, body, context);
     } else if (team->pool.run) {

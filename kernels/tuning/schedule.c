@@ -1,13 +1,14 @@
 #include "expertd/kernels/schedule.h"
 
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 
 enum {
     RUN_BYTES = 512 << 10,
     TASKS_PER_THREAD = 8,
-    RUN_BYTES_GREATEST = 64 << 20,
-    TASKS_GREATEST = 1024,
+    RUN_BYTES_MAX = 64 << 20,
+    TASKS_PER_THREAD_MAX = 1024,
 };
+_Static_assert((int)EXPERTD_SCHEDULE_CALL_ROWS_MAX == (int)KERNEL_CALL_ROWS, "the public limit is that of the kernels");
 
 uint32_t expertd_schedule_rows(size_t rows, size_t groups) {
     size_t mean = groups ? rows / groups : 0;
@@ -23,7 +24,7 @@ struct expertd_matmul_schedule expertd_schedule_heuristic(void) {
         .call_rows = KERNEL_CALL_ROWS, .run_bytes = RUN_BYTES, .tasks_per_thread = TASKS_PER_THREAD};
 }
 
-// One change each from the heuristic: what helps is rarely a matter of two at once, and every trial costs start-up time.
+// Candidates differ from the heuristic in one field each: gains rarely need two changes, and every trial costs start-up time.
 bool expertd_schedule_candidate(const struct expertd_schedule_class *wanted, size_t i, struct expertd_matmul_schedule *out) {
     static const struct expertd_matmul_schedule CHANGES[] = {
         {0},
@@ -40,7 +41,7 @@ bool expertd_schedule_candidate(const struct expertd_schedule_class *wanted, siz
     };
     size_t count = sizeof CHANGES / sizeof *CHANGES;
     if (wanted->rows < CHANGES[count - 3].call_rows) {
-        count -= 3; // no call would have so many
+        count -= 3; // no call has so many rows
     }
     if (i >= count) {
         return false;
@@ -54,7 +55,7 @@ bool expertd_schedule_candidate(const struct expertd_schedule_class *wanted, siz
 
 bool expertd_schedule_is_valid(const struct expertd_matmul_schedule *s) {
     return s->call_rows >= EXPERTD_SCHEDULE_CALL_ROWS_MIN && s->call_rows <= KERNEL_CALL_ROWS && s->run_bytes >= 1 &&
-           s->run_bytes <= RUN_BYTES_GREATEST && s->tasks_per_thread >= 1 && s->tasks_per_thread <= TASKS_GREATEST;
+           s->run_bytes <= RUN_BYTES_MAX && s->tasks_per_thread >= 1 && s->tasks_per_thread <= TASKS_PER_THREAD_MAX;
 }
 
 bool expertd_schedule_class_equal(const struct expertd_schedule_class *a, const struct expertd_schedule_class *b) {

@@ -1,4 +1,4 @@
-// The file of schedules: see tuning.h for its form.
+// Reads and writes the file of tuned schedules. tuning.h describes its format.
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,13 +10,13 @@
 
 #include "base/regular_file.h"
 #include "expertd/kernels/tuning.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 
 enum { VERSION = 2, LINE_BYTES = 320, FILE_BYTES_MAX = EXPERTD_TUNING_ENTRIES_MAX * LINE_BYTES + 1024 };
 
 static const char HEAD[] = "expertd-tuning";
 
-// FNV-1a, 64 bits: against damage, not against malice.
+// FNV-1a, 64 bits. Detects damage, not forgery.
 static uint64_t checksum(const char *text, size_t bytes) {
     uint64_t sum = 0xcbf29ce484222325u;
     for (size_t i = 0; i < bytes; i++) {
@@ -25,11 +25,11 @@ static uint64_t checksum(const char *text, size_t bytes) {
     return sum;
 }
 
-static size_t print_end(char *line, size_t room, size_t count, const char *text, size_t bytes) {
-    return (size_t)snprintf(line, room, "end %zu %016" PRIx64 "\n", count, checksum(text, bytes));
+static size_t print_end(char *line, size_t size, size_t count, const char *text, size_t bytes) {
+    return (size_t)snprintf(line, size, "end %zu %016" PRIx64 "\n", count, checksum(text, bytes));
 }
 
-// Ends the line behind its value; NULL where it has another key.
+// The value of a line "KEY: VALUE", which this function terminates in place; NULL where the line has another key.
 static const char *value_of(char *line, const char *key) {
     char *value = strncmp(line, key, strlen(key)) == 0 ? strchr(line, ':') : NULL;
     if (!value) {
@@ -45,7 +45,7 @@ void expertd_tuning_cpu_name(FILE *cpuinfo, char name[EXPERTD_TUNING_NAME_MAX]) 
     const struct {
         const char *key;
         char *value;
-    } NUMBERS[] = {{"CPU implementer", maker}, {"cpu family", family}, {"model\t", model}}; // which come before the names
+    } NUMBERS[] = {{"CPU implementer", maker}, {"cpu family", family}, {"model\t", model}}; // lines before "model name"
     snprintf(name, EXPERTD_TUNING_NAME_MAX, "unknown");
     while (fgets(line, sizeof line, cpuinfo)) {
         const char *value;
@@ -54,7 +54,7 @@ void expertd_tuning_cpu_name(FILE *cpuinfo, char name[EXPERTD_TUNING_NAME_MAX]) 
                 snprintf(NUMBERS[i].value, sizeof maker, "%s", value);
             }
         }
-        if ((value = value_of(line, "model name"))) { // of a virtual machine's CPU it may be no more than the maker's
+        if ((value = value_of(line, "model name"))) { // on virtual machines it may name the vendor only
             size_t used = (size_t)snprintf(name, EXPERTD_TUNING_NAME_MAX, "%.60s", value);
             if (*family && *model) {
                 snprintf(name + used, EXPERTD_TUNING_NAME_MAX - used, " family %s model %s", family, model);
@@ -78,8 +78,8 @@ void expertd_tuning_identity_read(struct expertd_tuning_identity *out) {
     }
 }
 
-// A line of the file holds nothing else, for parts of it may be shown.
-static bool is_shown(char c) {
+// Lines are printable text, since messages quote them.
+static bool is_printable(char c) {
     return (unsigned char)c >= ' ' && c != 0x7f;
 }
 
@@ -101,40 +101,40 @@ static FALLIBLE read_file(const char *path, char *text, size_t *bytes) {
         FAIL(EXPERTD_ERR_IO, "%s: not a regular file", path);
     }
     if (count < 0 || count >= FILE_BYTES_MAX || count != status.st_size) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: %lld bytes are no table of schedules (at most %d)", path, (long long)status.st_size,
-             FILE_BYTES_MAX - 1);
+        FAIL(EXPERTD_ERR_INVALID, "%s: is not a table of schedules: it has %lld bytes (at most %d)", path,
+             (long long)status.st_size, FILE_BYTES_MAX - 1);
     }
     text[count] = '\0';
     *bytes = (size_t)count;
     bool is_text = strlen(text) == *bytes;
     for (size_t i = 0; i < *bytes; i++) {
-        is_text = is_text && (text[i] == '\n' || is_shown(text[i]));
+        is_text = is_text && (text[i] == '\n' || is_printable(text[i]));
     }
     if (!is_text) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: holds bytes that are no text", path);
+        FAIL(EXPERTD_ERR_INVALID, "%s: contains bytes that are not text", path);
     }
     return OK;
 }
 
-// The last line, "end COUNT CHECKSUM", cut off the text.
+// Checks the last line, "end COUNT CHECKSUM", and cuts it off the text.
 static FALLIBLE check_end(const char *path, char *text, size_t bytes, size_t *count) {
     char *last = bytes > 0 && text[bytes - 1] == '\n' ? text + bytes - 1 : NULL;
     while (last && last > text && last[-1] != '\n') {
         last--;
     }
     if (!last || sscanf(last, "end %zu", count) != 1) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: the line that ends it is missing: it was cut short", path);
+        FAIL(EXPERTD_ERR_INVALID, "%s: its last line is missing: the file was cut short", path);
     }
     char expected[LINE_BYTES];
     print_end(expected, sizeof expected, *count, text, (size_t)(last - text));
     if (strcmp(last, expected) != 0) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: its checksum does not fit: it is damaged", path);
+        FAIL(EXPERTD_ERR_INVALID, "%s: its checksum does not match: the file is damaged", path);
     }
     *last = '\0';
     return OK;
 }
 
-// A line of the form "NAME VALUE"; the rest of the text behind it, NULL where it is another.
+// Reads a line "NAME VALUE". Returns the text after the line; NULL where the line has another form.
 static char *take_field(char *text, const char *name, char **value) {
     size_t length = strlen(name);
     if (!text || strncmp(text, name, length) != 0 || text[length] != ' ') {
@@ -153,16 +153,17 @@ static FALLIBLE check_head(const char *path, const struct expertd_tuning_identit
     char *version, *cpu, *kernels;
     char *at = take_field(text, HEAD, &version);
     if (!at || strtol(version, NULL, 10) != VERSION) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: not of version %d, as this program writes it", path, VERSION);
+        FAIL(EXPERTD_ERR_INVALID, "%s: is not of version %d, which this program reads", path, VERSION);
     }
     at = take_field(at, "cpu", &cpu);
     if (!at || strcmp(cpu, identity->cpu) != 0) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: found on another CPU (%s); this one is %s", path, at ? cpu : "not named", identity->cpu);
+        FAIL(EXPERTD_ERR_INVALID, "%s: was measured on another CPU (%s); this one is %s", path, at ? cpu : "not named",
+             identity->cpu);
     }
     at = take_field(at, "kernels", &kernels);
     if (!at || strcmp(kernels, identity->kernels) != 0) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: found for the kernels of %s; those of %s are in use", path, at ? kernels : "(not named)",
-             identity->kernels);
+        FAIL(EXPERTD_ERR_INVALID, "%s: was measured with the kernels of %s; those of %s are in use", path,
+             at ? kernels : "(not named)", identity->kernels);
     }
     *entries = at;
     return OK;
@@ -193,14 +194,14 @@ static FALLIBLE parse_entries(const char *path, char *text, size_t count, struct
         *end = '\0';
         lines++;
         if (!parse_entry(at, &entry)) {
-            FAIL(EXPERTD_ERR_INVALID, "%s: line %zu is no schedule: %.80s", path, lines + 3, at);
+            FAIL(EXPERTD_ERR_INVALID, "%s: line %zu is not a schedule: %.80s", path, lines + 3, at);
         }
         if (!expertd_tuning_put(table, &entry)) {
             FAIL(EXPERTD_ERR_INVALID, "%s: more than %d schedules", path, EXPERTD_TUNING_ENTRIES_MAX);
         }
     }
     if (lines != count) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: %zu schedules, but its end says %zu", path, lines, count);
+        FAIL(EXPERTD_ERR_INVALID, "%s: has %zu schedules, but its last line says %zu", path, lines, count);
     }
     return OK;
 }
@@ -231,10 +232,10 @@ FALLIBLE expertd_tuning_load(const char *path, const struct expertd_tuning_ident
 
 // ---- writing
 
-static size_t print_entry(char *text, size_t room, const struct expertd_tuning_entry *entry) {
+static size_t print_entry(char *text, size_t size, const struct expertd_tuning_entry *entry) {
     const struct expertd_schedule_class *c = &entry->found_for;
     const struct expertd_matmul_schedule *s = &entry->schedule;
-    return (size_t)snprintf(text, room,
+    return (size_t)snprintf(text, size,
                             "%s k=%" PRIu32 " n=%" PRIu32 " panel_bytes=%" PRIu32 " rows=%" PRIu32 " threads=%" PRIu32
                             " call_rows=%" PRIu32 " run_bytes=%" PRIu32 " tasks_per_thread=%" PRIu32 "\n",
                             expertd_dtype_name(c->dtype), c->k, c->n, c->panel_bytes, c->rows, c->threads, s->call_rows,
@@ -259,15 +260,15 @@ static FALLIBLE write_file(const char *path, const char *text, size_t bytes) {
     return err_is(e) ? err_context(e, "%s: cannot be written", path) : OK;
 }
 
-static FALLIBLE check_name(const char *path, const char *what, const char name[EXPERTD_TUNING_NAME_MAX]) {
+static FALLIBLE check_name(const char *path, const char *kind, const char name[EXPERTD_TUNING_NAME_MAX]) {
     size_t length = strnlen(name, EXPERTD_TUNING_NAME_MAX);
     bool is_line = length < EXPERTD_TUNING_NAME_MAX;
     for (size_t i = 0; i < length; i++) {
-        is_line = is_line && is_shown(name[i]);
+        is_line = is_line && is_printable(name[i]);
     }
     if (!is_line) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "identity",
-                   "%s: not written: the name of the %s is no line of text, and so could not be read back", path, what);
+                   "%s: not written: the name of the %s is no line of text, and so could not be read back", path, kind);
     }
     return OK;
 }
@@ -276,7 +277,7 @@ FALLIBLE expertd_tuning_store(const char *path, const struct expertd_tuning_iden
                               const struct expertd_tuning_table *table) {
     TRY(check_name(path, "CPU", identity->cpu));
     TRY(check_name(path, "kernels", identity->kernels));
-    INVARIANT(table->count <= EXPERTD_TUNING_ENTRIES_MAX); // expertd_tuning_put's doing
+    INVARIANT(table->count <= EXPERTD_TUNING_ENTRIES_MAX); // expertd_tuning_put ensures it
     char *text = malloc(FILE_BYTES_MAX);
     if (!text) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory to write %s", path);

@@ -1,9 +1,9 @@
-// expertd.admin.v1 behind plain structs, for the daemon and for expertctl. Written and read by hand, as the request of expertd.v1
-// is: what a newer peer adds to a request is refused, to an answer skipped. Any thread.
+// Encodes and decodes the messages of expertd.admin.v1, for the daemon and expertctl. Uses the reader and writer of proto/wire
+// instead of protobuf-c. Unknown fields are refused in requests and skipped in answers. Any thread.
 //
-// Encoders return malloc'd bytes that the caller frees; NULL bytes with EXPERTD_ERR_NOMEM. Decoders zero *out on error; what they
-// filled in goes with the struct's deinit. Their errors: EXPERTD_ERR_MALFORMED, EXPERTD_ERR_UNKNOWN_FIELD, EXPERTD_ERR_INVALID,
-// EXPERTD_ERR_TOO_LARGE, EXPERTD_ERR_NOMEM, with the field at fault in expertd_err_field().
+// Encoders return malloc'd bytes that the caller frees, or NULL bytes with EXPERTD_ERR_NOMEM. The caller frees a decoded struct
+// with its deinit function; on error *out is zeroed. Decoders fail with EXPERTD_ERR_MALFORMED, EXPERTD_ERR_UNKNOWN_FIELD,
+// EXPERTD_ERR_INVALID, EXPERTD_ERR_TOO_LARGE or EXPERTD_ERR_NOMEM; expertd_err_field() is the field at fault.
 #ifndef EXPERTD_PROTO_ADMIN_ADMIN_H
 #define EXPERTD_PROTO_ADMIN_ADMIN_H
 
@@ -16,19 +16,20 @@
 
 enum { PROTO_ADMIN_MESSAGE_MAX = 4 << 20, PROTO_REASON_MAX = 256 };
 
-// A layer's placement: holders[first[e] .. first[e + 1]) are the ranks that hold expert e, ascending, each below `ranks`.
+// A layer's placement. holders[first[e]] to holders[first[e + 1] - 1] are the ranks that hold expert e: ascending, each below
+// `ranks`.
 struct proto_placement {
     uint32_t layer;
     uint64_t epoch;
     uint32_t ranks, num_experts;
     uint32_t *first;   // [num_experts + 1]
     uint32_t *holders; // [first[num_experts]]
-    uint64_t *rows;    // [num_experts]; zeros where none were sent. An encoder takes NULL for none
+    uint64_t *rows;    // [num_experts]; decoded as zeros if none were sent; encoders accept NULL
     double imbalance;
 };
 void proto_placement_deinit(struct proto_placement *placement); // legal on a zeroed struct
 
-// The layers that ShowPlacement, PlanPlacement or GetLoad asks for; none: all.
+// The layers of a ShowPlacement, PlanPlacement or GetLoad request; none: all layers.
 struct proto_layers {
     uint32_t *layers; // [count]
     size_t count;
@@ -79,7 +80,7 @@ FALLIBLE proto_decode_plan_request(const uint8_t *bytes, size_t length, struct p
 FALLIBLE proto_encode_plan_response(const struct proto_plans *plans, struct proto_bytes *out);
 FALLIBLE proto_decode_plan_response(const uint8_t *bytes, size_t length, struct proto_plans *out);
 
-// A message of ApplyPlacement's answer.
+// One message of the answer of ApplyPlacement.
 struct proto_progress {
     uint64_t moved_bytes, all_bytes;
     uint32_t moved_experts, all_experts;
@@ -97,7 +98,8 @@ FALLIBLE proto_decode_drain_request(const uint8_t *bytes, size_t length, char re
 FALLIBLE proto_encode_drain_response(uint64_t active, struct proto_bytes *out);
 FALLIBLE proto_decode_drain_response(const uint8_t *bytes, size_t length, uint64_t *active);
 
-// GetLoad's answer uses of each placement its layer, epoch, num_experts, rows and imbalance; the request is ShowPlacement's.
+// A GetLoad answer uses layer, epoch, num_experts, rows and imbalance of each placement. Its request has the encoding of
+// ShowPlacement's.
 FALLIBLE proto_encode_load_response(const struct proto_placements *loads, struct proto_bytes *out);
 FALLIBLE proto_decode_load_response(const uint8_t *bytes, size_t length, struct proto_placements *out);
 

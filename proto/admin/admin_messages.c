@@ -1,4 +1,4 @@
-// The requests and answers of expertd.admin.v1: encoders and decoders, a section per method.
+// Encoders and decoders of the requests and answers of expertd.admin.v1, one section per method.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,18 +6,18 @@
 #include "proto/admin/admin_wire.h"
 #include "proto/wire/wire_tensor.h"
 
-// Entries of a repeated message field: each costs more memory than its bytes, so that their number has a bound of its own.
+// Limits the entries of a repeated message field, because a decoded entry needs more memory than its bytes.
 enum { ENTRIES_MAX = 4096 };
 
 #define COUNT(rules) (sizeof(rules) / sizeof *(rules))
 
-// A message whose only field, number 1, is a list.
+// Messages whose only field, number 1, is a list.
 static const struct wire_rule LAYERS_RULES[] = {[1] = {.name = "layers", .type = WIRE_VARINT, .repeated = true}};
 static const struct wire_rule PLACEMENTS_RULES[] = {[1] = {.name = "placements", .type = WIRE_BYTES, .repeated = true}};
 static const struct wire_rule PLANS_RULES[] = {[1] = {.name = "plans", .type = WIRE_BYTES, .repeated = true}};
 static const struct wire_rule LOADS_RULES[] = {[1] = {.name = "loads", .type = WIRE_BYTES, .repeated = true}};
 
-// *items with room for one more than `count` entries of `size` bytes, that one zeroed.
+// Extends *items by one zeroed entry of `size` bytes.
 static FALLIBLE grow(void **items, size_t count, size_t size, const char *name) {
     if (count >= ENTRIES_MAX) {
         return wire_fail(EXPERTD_ERR_TOO_LARGE, "", name, "more than %d entries", ENTRIES_MAX);
@@ -39,7 +39,7 @@ static FALLIBLE add_placement(struct proto_placements *list, const char *name, s
     return OK;
 }
 
-// ---- ShowPlacement, and GetLoad's request
+// ---- ShowPlacement, and the request of GetLoad
 
 static void put_layers(struct wire_writer *writer, const void *value) {
     const struct proto_layers *layers = value;
@@ -50,15 +50,15 @@ FALLIBLE proto_encode_show_request(const struct proto_layers *layers, struct pro
     return admin_encode(put_layers, layers, out);
 }
 
-static FALLIBLE take_layers(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
-    return admin_take_numbers(field, cursor->path, "layers", UINT32_MAX, out);
+static FALLIBLE on_layers(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
+    return admin_read_numbers(field, cursor->path, "layers", UINT32_MAX, out);
 }
 
 FALLIBLE proto_decode_show_request(const uint8_t *bytes, size_t length, struct proto_layers *out) {
     static const struct wire_message MESSAGE = {"request", LAYERS_RULES, COUNT(LAYERS_RULES)};
     *out = (struct proto_layers){0};
     struct number_list list = {0};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, take_layers, &list);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, on_layers, &list);
     if (!err_is(e)) {
         e = admin_numbers_32(&list, &out->layers);
         out->count = err_is(e) ? 0 : list.count;
@@ -86,7 +86,7 @@ FALLIBLE proto_encode_show_response(const struct proto_placements *placements, s
     return admin_encode(put_placements, placements, out);
 }
 
-static FALLIBLE take_placements(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_placements(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct proto_placements *out = context;
     struct proto_placement *placement;
     TRY(add_placement(out, "placements", &placement));
@@ -96,7 +96,7 @@ static FALLIBLE take_placements(const struct wire_field *field, const struct wir
 FALLIBLE proto_decode_show_response(const uint8_t *bytes, size_t length, struct proto_placements *out) {
     static const struct wire_message MESSAGE = {"ShowPlacementResponse", PLACEMENTS_RULES, COUNT(PLACEMENTS_RULES)};
     *out = (struct proto_placements){0};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, take_placements, out);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, on_placements, out);
     if (err_is(e)) {
         proto_placements_deinit(out);
     }
@@ -160,22 +160,22 @@ struct counts_parts {
     struct number_list rows;
 };
 
-static FALLIBLE take_counts(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_counts(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct counts_parts *parts = context;
     return field->number == 1 ? wire_read_uint32(field->value, cursor->path, "layer", &parts->out->layer)
-                              : admin_take_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
+                              : admin_read_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
 }
 
-// On error the rows that were read are the entry's all the same, and go with the request.
+// On error the entry keeps the rows that were read; proto_plan_request_deinit frees them.
 static FALLIBLE read_counts(struct wire_span span, struct proto_counts *out) {
     struct counts_parts parts = {.out = out};
-    err_t e = admin_decode(&COUNTS, "counts", span, WIRE_REFUSE_UNKNOWN, take_counts, &parts);
+    err_t e = admin_decode(&COUNTS, "counts", span, WIRE_REFUSE_UNKNOWN, on_counts, &parts);
     out->rows = parts.rows.values;
     out->num_rows = parts.rows.count;
     return e;
 }
 
-static FALLIBLE take_one_count(struct wire_span span, struct proto_plan_request *out) {
+static FALLIBLE read_one_count(struct wire_span span, struct proto_plan_request *out) {
     void *counts = out->counts;
     TRY(grow(&counts, out->num_counts, sizeof *out->counts, "counts"));
     out->counts = counts;
@@ -187,22 +187,22 @@ struct plan_request_parts {
     struct number_list layers;
 };
 
-static FALLIBLE take_plan_request(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_plan_request(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct plan_request_parts *parts = context;
     struct proto_plan_request *out = parts->out;
     switch (field->number) {
     case 1:
-        return admin_take_numbers(field, cursor->path, "layers", UINT32_MAX, &parts->layers);
+        return admin_read_numbers(field, cursor->path, "layers", UINT32_MAX, &parts->layers);
     case 2:
         if (field->value > PROTO_POLICY_BALANCED) {
-            return wire_fail(EXPERTD_ERR_INVALID, "", "policy", "%" PRIu64 " is no Policy; 0, 1 and 2 are", field->value);
+            return wire_fail(EXPERTD_ERR_INVALID, "", "policy", "%" PRIu64 " is not a Policy; use 0, 1 or 2", field->value);
         }
         out->policy = (enum proto_policy)field->value;
         return OK;
     case 3:
         return wire_read_uint32(field->value, cursor->path, "replicas", &out->replicas);
     default:
-        return take_one_count(field->span, out);
+        return read_one_count(field->span, out);
     }
 }
 
@@ -210,7 +210,7 @@ FALLIBLE proto_decode_plan_request(const uint8_t *bytes, size_t length, struct p
     static const struct wire_message MESSAGE = {"PlanPlacementRequest", PLAN_REQUEST_RULES, COUNT(PLAN_REQUEST_RULES)};
     *out = (struct proto_plan_request){0};
     struct plan_request_parts parts = {.out = out};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, take_plan_request, &parts);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, on_plan_request, &parts);
     if (!err_is(e)) {
         e = admin_numbers_32(&parts.layers, &out->layers.layers);
         out->layers.count = err_is(e) ? 0 : parts.layers.count;
@@ -250,7 +250,7 @@ FALLIBLE proto_encode_plan_response(const struct proto_plans *plans, struct prot
     return admin_encode(put_plans, plans, out);
 }
 
-static FALLIBLE take_plan(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_plan(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct proto_plan *out = context;
     switch (field->number) {
     case 1:
@@ -265,18 +265,18 @@ static FALLIBLE take_plan(const struct wire_field *field, const struct wire_curs
     }
 }
 
-static FALLIBLE take_plans(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_plans(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct proto_plans *out = context;
     void *items = out->items;
     TRY(grow(&items, out->count, sizeof *out->items, "plans"));
     out->items = items;
-    return admin_decode(&PLAN, "plans", field->span, cursor->unknown, take_plan, &out->items[out->count++]);
+    return admin_decode(&PLAN, "plans", field->span, cursor->unknown, on_plan, &out->items[out->count++]);
 }
 
 FALLIBLE proto_decode_plan_response(const uint8_t *bytes, size_t length, struct proto_plans *out) {
     static const struct wire_message MESSAGE = {"PlanPlacementResponse", PLANS_RULES, COUNT(PLANS_RULES)};
     *out = (struct proto_plans){0};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, take_plans, out);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, on_plans, out);
     if (err_is(e)) {
         proto_plans_deinit(out);
     }
@@ -301,16 +301,16 @@ FALLIBLE proto_encode_apply_request(const struct proto_placement *placement, str
     return admin_encode(put_apply_request, placement, out);
 }
 
-static FALLIBLE take_apply_request(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
+static FALLIBLE on_apply_request(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
     return admin_read_placement(field->span, "placement", cursor->unknown, out);
 }
 
 FALLIBLE proto_decode_apply_request(const uint8_t *bytes, size_t length, struct proto_placement *out) {
     static const struct wire_message MESSAGE = {"ApplyPlacementRequest", APPLY_RULES, COUNT(APPLY_RULES)};
     *out = (struct proto_placement){0};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, take_apply_request, out);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, on_apply_request, out);
     if (!err_is(e) && out->num_experts == 0) {
-        e = wire_fail(EXPERTD_ERR_INVALID, "placement", "copies", "missing: a placement names the holders of every expert");
+        e = wire_fail(EXPERTD_ERR_INVALID, "placement", "copies", "missing: a placement lists the holders of every expert");
     }
     if (err_is(e)) {
         proto_placement_deinit(out);
@@ -332,7 +332,7 @@ FALLIBLE proto_encode_progress(const struct proto_progress *progress, struct pro
     return admin_encode(put_progress, progress, out);
 }
 
-static FALLIBLE take_progress(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_progress(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct proto_progress *out = context;
     switch (field->number) {
     case 1:
@@ -357,7 +357,7 @@ static FALLIBLE take_progress(const struct wire_field *field, const struct wire_
 FALLIBLE proto_decode_progress(const uint8_t *bytes, size_t length, struct proto_progress *out) {
     static const struct wire_message MESSAGE = {"ApplyPlacementResponse", PROGRESS_RULES, COUNT(PROGRESS_RULES)};
     *out = (struct proto_progress){0};
-    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, take_progress, out);
+    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, on_progress, out);
 }
 
 // ---- Drain
@@ -377,14 +377,14 @@ FALLIBLE proto_encode_drain_request(const char *reason, struct proto_bytes *out)
     return admin_encode(put_drain_request, reason, out);
 }
 
-static FALLIBLE take_drain_request(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_drain_request(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     char *reason = context;
     if (field->span.length > PROTO_REASON_MAX) {
-        return wire_fail(EXPERTD_ERR_INVALID, cursor->path, "reason", "%zu bytes of text; at most %d are taken", field->span.length,
+        return wire_fail(EXPERTD_ERR_INVALID, cursor->path, "reason", "the text has %zu bytes; the limit is %d", field->span.length,
                          PROTO_REASON_MAX);
     }
     if (!wire_text_valid(field->span.bytes, field->span.length)) {
-        return wire_fail(EXPERTD_ERR_MALFORMED, cursor->path, "reason", "the text is not UTF-8, or holds a NUL");
+        return wire_fail(EXPERTD_ERR_MALFORMED, cursor->path, "reason", "the text is not UTF-8, or contains a NUL");
     }
     memcpy(reason, field->span.bytes, field->span.length);
     reason[field->span.length] = '\0';
@@ -394,7 +394,7 @@ static FALLIBLE take_drain_request(const struct wire_field *field, const struct 
 FALLIBLE proto_decode_drain_request(const uint8_t *bytes, size_t length, char reason[PROTO_REASON_MAX + 1]) {
     static const struct wire_message MESSAGE = {"DrainRequest", DRAIN_RULES, COUNT(DRAIN_RULES)};
     reason[0] = '\0';
-    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, take_drain_request, reason);
+    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_REFUSE_UNKNOWN, on_drain_request, reason);
 }
 
 static void put_drain_response(struct wire_writer *writer, const void *value) {
@@ -405,7 +405,7 @@ FALLIBLE proto_encode_drain_response(uint64_t active, struct proto_bytes *out) {
     return admin_encode(put_drain_response, &active, out);
 }
 
-static FALLIBLE take_drain_response(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
+static FALLIBLE on_drain_response(const struct wire_field *field, const struct wire_cursor *cursor, void *out) {
     (void)cursor;
     *(uint64_t *)out = field->value;
     return OK;
@@ -414,10 +414,10 @@ static FALLIBLE take_drain_response(const struct wire_field *field, const struct
 FALLIBLE proto_decode_drain_response(const uint8_t *bytes, size_t length, uint64_t *active) {
     static const struct wire_message MESSAGE = {"DrainResponse", DRAIN_RESPONSE_RULES, COUNT(DRAIN_RESPONSE_RULES)};
     *active = 0;
-    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, take_drain_response, active);
+    return admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, on_drain_response, active);
 }
 
-// ---- GetLoad's answer
+// ---- the answer of GetLoad
 
 static void put_loads(struct wire_writer *writer, const void *value) {
     const struct proto_placements *loads = value;
@@ -430,7 +430,7 @@ FALLIBLE proto_encode_load_response(const struct proto_placements *loads, struct
     return admin_encode(put_loads, loads, out);
 }
 
-static FALLIBLE take_loads(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_loads(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct proto_placements *out = context;
     (void)cursor;
     struct proto_placement *load;
@@ -441,7 +441,7 @@ static FALLIBLE take_loads(const struct wire_field *field, const struct wire_cur
 FALLIBLE proto_decode_load_response(const uint8_t *bytes, size_t length, struct proto_placements *out) {
     static const struct wire_message MESSAGE = {"GetLoadResponse", LOADS_RULES, COUNT(LOADS_RULES)};
     *out = (struct proto_placements){0};
-    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, take_loads, out);
+    err_t e = admin_decode(&MESSAGE, "", (struct wire_span){bytes, length}, WIRE_SKIP_UNKNOWN, on_loads, out);
     if (err_is(e)) {
         proto_placements_deinit(out);
     }

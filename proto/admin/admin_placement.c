@@ -1,4 +1,4 @@
-// expertd.admin.v1's Placement, and Load, which is its part that changes with every request.
+// Encodes and decodes Placement, and Load: the part of a placement that changes with every request.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ void admin_put_load(struct wire_writer *writer, const void *placement) {
 // ---- reading
 
 struct parts {
-    struct proto_placement *out; // its numbers; its arrays come from the lists
+    struct proto_placement *out; // scalar fields only; assemble() fills its arrays from the lists
     struct number_list copies, holders, rows;
 };
 
@@ -89,7 +89,7 @@ static void parts_deinit(struct parts *parts) {
     free(parts->rows.values);
 }
 
-static FALLIBLE take_placement(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_placement(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct parts *parts = context;
     switch (field->number) {
     case PLACEMENT_LAYER:
@@ -100,18 +100,18 @@ static FALLIBLE take_placement(const struct wire_field *field, const struct wire
     case PLACEMENT_RANKS:
         return wire_read_uint32(field->value, cursor->path, "ranks", &parts->out->ranks);
     case PLACEMENT_COPIES:
-        return admin_take_numbers(field, cursor->path, "copies", UINT32_MAX, &parts->copies);
+        return admin_read_numbers(field, cursor->path, "copies", UINT32_MAX, &parts->copies);
     case PLACEMENT_HOLDERS:
-        return admin_take_numbers(field, cursor->path, "holders", UINT32_MAX, &parts->holders);
+        return admin_read_numbers(field, cursor->path, "holders", UINT32_MAX, &parts->holders);
     case PLACEMENT_ROWS:
-        return admin_take_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
+        return admin_read_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
     default:
         parts->out->imbalance = admin_double(field->value);
         return OK;
     }
 }
 
-static FALLIBLE take_load(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
+static FALLIBLE on_load(const struct wire_field *field, const struct wire_cursor *cursor, void *context) {
     struct parts *parts = context;
     switch (field->number) {
     case LOAD_LAYER:
@@ -120,7 +120,7 @@ static FALLIBLE take_load(const struct wire_field *field, const struct wire_curs
         parts->out->epoch = field->value;
         return OK;
     case LOAD_ROWS:
-        return admin_take_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
+        return admin_read_numbers(field, cursor->path, "rows", UINT64_MAX, &parts->rows);
     default:
         parts->out->imbalance = admin_double(field->value);
         return OK;
@@ -139,7 +139,7 @@ static FALLIBLE check_holders(const struct parts *parts, uint64_t begin, uint64_
     return OK;
 }
 
-// copies to first[], each of them against the holders that are there.
+// Computes first[] from copies, and checks the holders of each expert.
 static FALLIBLE fill_first(const struct parts *parts, const char *path) {
     struct proto_placement *out = parts->out;
     uint64_t used = 0;
@@ -147,7 +147,7 @@ static FALLIBLE fill_first(const struct parts *parts, const char *path) {
         uint64_t copies = parts->copies.values[e];
         if (copies == 0 || copies > parts->holders.count - used) {
             return wire_fail(EXPERTD_ERR_INVALID, path, "copies",
-                             "expert %zu has %" PRIu64 " copies, and %" PRIu64 " holders are left for it: it needs one at least", e,
+                             "expert %zu has %" PRIu64 " copies, but %" PRIu64 " holders are left: each expert needs 1 or more", e,
                              copies, parts->holders.count - used);
         }
         TRY(check_holders(parts, used, used + copies, e, path));
@@ -155,7 +155,7 @@ static FALLIBLE fill_first(const struct parts *parts, const char *path) {
         out->first[e + 1] = (uint32_t)used;
     }
     if (used != parts->holders.count) {
-        return wire_fail(EXPERTD_ERR_INVALID, path, "holders", "%zu are there, and the copies add up to %" PRIu64,
+        return wire_fail(EXPERTD_ERR_INVALID, path, "holders", "%zu holders, but the copies add up to %" PRIu64,
                          parts->holders.count, used);
     }
     return OK;
@@ -177,7 +177,7 @@ static FALLIBLE fill_rows(struct number_list *rows, const char *path, struct pro
 
 static FALLIBLE assemble(struct parts *parts, const char *path) {
     struct proto_placement *out = parts->out;
-    out->num_experts = (uint32_t)parts->copies.count; // fewer than the message has bytes
+    out->num_experts = (uint32_t)parts->copies.count; // at most the bytes of the message
     out->first = calloc(parts->copies.count + 1, sizeof *out->first);
     if (!out->first) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %zu experts", parts->copies.count);
@@ -190,7 +190,7 @@ static FALLIBLE assemble(struct parts *parts, const char *path) {
 FALLIBLE admin_read_placement(struct wire_span span, const char *path, enum wire_unknown unknown, struct proto_placement *out) {
     *out = (struct proto_placement){0};
     struct parts parts = {.out = out};
-    err_t e = admin_decode(&PLACEMENT, path, span, unknown, take_placement, &parts);
+    err_t e = admin_decode(&PLACEMENT, path, span, unknown, on_placement, &parts);
     if (!err_is(e)) {
         e = assemble(&parts, path);
     }
@@ -204,7 +204,7 @@ FALLIBLE admin_read_placement(struct wire_span span, const char *path, enum wire
 FALLIBLE admin_read_load(struct wire_span span, struct proto_placement *out) {
     *out = (struct proto_placement){0};
     struct parts parts = {.out = out};
-    err_t e = admin_decode(&LOAD, "loads", span, WIRE_SKIP_UNKNOWN, take_load, &parts);
+    err_t e = admin_decode(&LOAD, "loads", span, WIRE_SKIP_UNKNOWN, on_load, &parts);
     if (!err_is(e)) {
         out->num_experts = (uint32_t)parts.rows.count;
         e = fill_rows(&parts.rows, "loads", out);

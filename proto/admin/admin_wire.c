@@ -20,25 +20,25 @@ static FALLIBLE push(struct number_list *list, uint64_t value) {
     return OK;
 }
 
-static FALLIBLE take_number(uint64_t value, const char *path, const char *name, uint64_t greatest, struct number_list *list) {
+static FALLIBLE add_number(uint64_t value, const char *path, const char *name, uint64_t greatest, struct number_list *list) {
     if (value > greatest) {
-        return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "%" PRIu64 " is above the field's greatest, %" PRIu64, value, greatest);
+        return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "%" PRIu64 " exceeds the field's maximum of %" PRIu64, value, greatest);
     }
     return push(list, value);
 }
 
-FALLIBLE admin_take_numbers(const struct wire_field *field, const char *path, const char *name, uint64_t greatest,
+FALLIBLE admin_read_numbers(const struct wire_field *field, const char *path, const char *name, uint64_t greatest,
                             struct number_list *list) {
     if (field->type == WIRE_VARINT) {
-        return take_number(field->value, path, name, greatest, list);
+        return add_number(field->value, path, name, greatest, list);
     }
     struct wire_span rest = field->span;
-    while (rest.length > 0) { // each turn takes a byte at least
+    while (rest.length > 0) { // each iteration consumes at least one byte
         uint64_t value = 0;
         if (err_is(wire_read_varint(&rest, &value))) {
-            return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "the packed numbers end within one");
+            return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "the packed numbers end inside a varint");
         }
-        TRY(take_number(value, path, name, greatest, list));
+        TRY(add_number(value, path, name, greatest, list));
     }
     return OK;
 }
@@ -119,9 +119,10 @@ FALLIBLE admin_encode(admin_put put, const void *value, struct proto_bytes *out)
 }
 
 FALLIBLE admin_decode(const struct wire_message *message, const char *path, struct wire_span span, enum wire_unknown unknown,
-                      admin_take take, void *out) {
+                      admin_on_field on_field, void *out) {
     if (span.length > PROTO_ADMIN_MESSAGE_MAX) {
-        FAIL(EXPERTD_ERR_TOO_LARGE, "a %s of %zu bytes; at most %d are taken", message->name, span.length, PROTO_ADMIN_MESSAGE_MAX);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a %s of %zu bytes exceeds the limit of %d", message->name, span.length,
+             PROTO_ADMIN_MESSAGE_MAX);
     }
     struct wire_cursor cursor = {.message = message, .path = path, .rest = span, .unknown = unknown};
     struct wire_field field;
@@ -131,6 +132,6 @@ FALLIBLE admin_decode(const struct wire_message *message, const char *path, stru
         if (!more) {
             return OK;
         }
-        TRY(take(&field, &cursor, out));
+        TRY(on_field(&field, &cursor, out));
     }
 }

@@ -1,5 +1,6 @@
-// Control messages through protobuf-c, behind plain structs: no generated type leaves proto/.
-// Encoders return malloc'd bytes that the caller frees; NULL bytes with EXPERTD_ERR_NOMEM.
+// Encodes and decodes the small messages: Describe, regions, errors, health and reflection. Uses protobuf-c, whose generated types
+// stay inside proto/; the interface consists of plain structs. Encoders return malloc'd bytes that the caller frees, or NULL bytes
+// with EXPERTD_ERR_NOMEM. Any thread.
 #ifndef EXPERTD_PROTO_CONTROL_CONTROL_H
 #define EXPERTD_PROTO_CONTROL_CONTROL_H
 
@@ -53,7 +54,7 @@ FALLIBLE proto_decode_describe_request(const uint8_t *bytes, size_t length, char
 FALLIBLE proto_encode_describe_response(const struct describe_response *response, struct proto_bytes *out);
 
 // ---- expertd.v1.OpenRegion, CloseRegion: unknown fields are refused (EXPERTD_ERR_UNKNOWN_FIELD)
-enum { REGION_TOKEN_LENGTH = 16, REGION_PATH_MAX = 108 }; // of a Unix socket's path with its end
+enum { REGION_TOKEN_LENGTH = 16, REGION_PATH_MAX = 108 }; // bytes of a Unix socket's path, including the terminator
 
 struct open_region_response {
     uint64_t region;
@@ -75,8 +76,7 @@ struct proto_error {
 };
 FALLIBLE proto_encode_status(const struct proto_error *error, struct proto_bytes *out);
 
-// The gRPC status code of an err_code (the one table), and how long a client should wait before it tries again (< 0: it should
-// not).
+// The gRPC status code of an error code, and the time after which a client should retry (< 0: it should not).
 int proto_grpc_code(enum expertd_err_code code);
 int64_t proto_retry_after_ms(enum expertd_err_code code);
 
@@ -85,12 +85,12 @@ enum proto_serving { SERVING_UNKNOWN = 0, SERVING = 1, NOT_SERVING = 2, SERVICE_
 FALLIBLE proto_decode_health_request(const uint8_t *bytes, size_t length, char **service);
 FALLIBLE proto_encode_health_response(enum proto_serving status, struct proto_bytes *out);
 
-// ---- grpc.reflection.v1 and v1alpha (the same bytes): one request message in, one response message out.
-// Knows the files embedded at build time; an unknown symbol gives an error_response (NOT_FOUND), not an err_t.
+// ---- grpc.reflection.v1 and v1alpha, whose messages have the same encoding: answers one request message.
+// Serves the files embedded at build time. An unknown symbol gives an error_response (NOT_FOUND), not an err_t.
 FALLIBLE proto_reflect(const uint8_t *bytes, size_t length, struct proto_bytes *out);
 
-// ---- what a client of ours needs (expertctl)
-struct describe_reply; // decoded; opaque memory, views inside
+// ---- the client's side
+struct describe_reply; // opaque: owns the memory of a decoded describe_response
 FALLIBLE proto_encode_describe_request(const char *model, struct proto_bytes *out);
 FALLIBLE proto_decode_describe_response(const uint8_t *bytes, size_t length, struct describe_response *out,
                                         struct describe_reply **owner);
@@ -98,7 +98,7 @@ void describe_reply_free(struct describe_reply *owner);
 FALLIBLE proto_encode_open_region_request(uint64_t region_bytes, struct proto_bytes *out);
 FALLIBLE proto_decode_open_region_response(const uint8_t *bytes, size_t length, struct open_region_response *out);
 FALLIBLE proto_encode_close_region_request(uint64_t region, struct proto_bytes *out);
-// A google.rpc.Status as sent in grpc-status-details-bin: strings cut to the buffers. *retry_after_ms < 0: none.
+// A google.rpc.Status as sent in grpc-status-details-bin. Strings are truncated to the buffers. retry_after_ms < 0: no RetryInfo.
 struct proto_error_text {
     int grpc_code;
     char reason[64], field[128], message[1024];

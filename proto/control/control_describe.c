@@ -1,4 +1,4 @@
-// expertd.v1.Describe
+// expertd.v1.Describe, both sides.
 #include "proto/control/control.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ FALLIBLE proto_decode_describe_request(const uint8_t *bytes, size_t length, char
     TRY(control_check_size("DescribeRequest", length));
     Expertd__V1__DescribeRequest *request = expertd__v1__describe_request__unpack(NULL, length, bytes);
     if (!request) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no DescribeRequest");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid DescribeRequest");
     }
     err_t e = control_check_text("model", request->model);
     if (!err_is(e)) {
@@ -33,7 +33,7 @@ FALLIBLE proto_encode_describe_request(const char *model, struct proto_bytes *ou
     return control_pack(&request.base, out);
 }
 
-// Dtypes of checkpoints that the interface does not have go as unspecified: packed.
+// A dtype that the interface does not have is sent as unspecified.
 static Expertd__V1__DType dtype_to_wire(enum expertd_dtype dtype) {
     return dtype <= EXPERTD_DTYPE_I64 ? (Expertd__V1__DType)dtype : EXPERTD__V1__DTYPE__DTYPE_UNSPECIFIED;
 }
@@ -87,7 +87,7 @@ static void layer_from_wire(const pb_layer *from, struct describe_layer *to) {
     };
 }
 
-// All that the generated messages point to, while they are packed: one array per kind, in the order of the models.
+// The generated messages and pointer arrays that exist while a response is packed: one array per type, in the order of the models.
 struct describe_scratch {
     pb_model *models;
     pb_model **model_list;
@@ -109,7 +109,7 @@ static FALLIBLE scratch_take(const struct describe_response *from, struct descri
     for (size_t i = 0; i < from->num_models; i++) {
         num_layers += from->models[i].num_layers;
     }
-    scratch->models = calloc(from->num_models + 1, sizeof *scratch->models); // + 1: NULL means no memory, not none
+    scratch->models = calloc(from->num_models + 1, sizeof *scratch->models); // + 1: calloc of 0 elements may return NULL
     scratch->model_list = calloc(from->num_models + 1, sizeof(pb_model *));
     scratch->layers = calloc(num_layers + 1, sizeof *scratch->layers);
     scratch->layer_list = calloc(num_layers + 1, sizeof(pb_layer *));
@@ -171,9 +171,9 @@ out:
 }
 
 struct describe_reply {
-    pb_response *message; // the texts lie here
+    pb_response *message; // owns the strings
     struct describe_model *models;
-    struct describe_layer *layers; // of all models, in their order
+    struct describe_layer *layers; // of all models, in the order of the models
     enum expertd_dtype *hidden_dtypes;
 };
 
@@ -193,7 +193,7 @@ void describe_reply_free(struct describe_reply *owner) {
 static FALLIBLE reply_take(const uint8_t *bytes, size_t length, struct describe_reply *reply) {
     reply->message = expertd__v1__describe_response__unpack(NULL, length, bytes);
     if (!reply->message) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no DescribeResponse");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid DescribeResponse");
     }
     size_t num_layers = 0;
     for (size_t i = 0; i < reply->message->n_models; i++) {

@@ -1,4 +1,4 @@
-// google.rpc.Status with its details, and the one table from our errors to gRPC's statuses.
+// google.rpc.Status with its details, and the table that maps error codes to gRPC status codes.
 #include "proto/control/control.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct status_row {
     int retry_after_ms;
 };
 
-// A full queue drains in batches; the others wait for a process to start or to be restarted.
+// Retry delays: a full queue drains within batches; the other errors last until a process has started or restarted.
 static const struct status_row STATUS[EXPERTD_ERR_CODE_COUNT] = {
     [EXPERTD_ERR_OK] = {GRPC_OK, NO_RETRY},
     [EXPERTD_ERR_USAGE] = {GRPC_INTERNAL, NO_RETRY},
@@ -80,7 +80,7 @@ static const char ERROR_DOMAIN[] = "expertd";
 
 enum { DETAILS_MAX = 3, MS_PER_S = 1000, NS_PER_MS = 1000000 };
 
-// A Status and the memory of its details, while it is put together.
+// A Status under construction, with the memory of its details.
 struct status_builder {
     Google__Rpc__Status status;
     Google__Protobuf__Any any[DETAILS_MAX];
@@ -189,7 +189,7 @@ static void read_retry_info(const ProtobufCBinaryData *value, struct proto_error
     }
 }
 
-// A detail that cannot be read is left out: the code and the message are worth having without it.
+// Skips a detail that cannot be decoded: code and message are useful without it.
 static void read_detail(const Google__Protobuf__Any *any, struct proto_error_text *out) {
     if (strcmp(any->type_url, ERROR_INFO_TYPE) == 0) {
         read_error_info(&any->value, out);
@@ -205,7 +205,7 @@ FALLIBLE proto_decode_status(const uint8_t *bytes, size_t length, struct proto_e
     TRY(control_check_size("google.rpc.Status", length));
     Google__Rpc__Status *status = google__rpc__status__unpack(NULL, length, bytes);
     if (!status) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no google.rpc.Status");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid google.rpc.Status");
     }
     out->grpc_code = status->code;
     control_clean_text(status->message, out->message, sizeof out->message);

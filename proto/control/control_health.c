@@ -1,4 +1,4 @@
-// grpc.health.v1
+// grpc.health.v1, both sides.
 #include "proto/control/control.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ FALLIBLE proto_decode_health_request(const uint8_t *bytes, size_t length, char *
     TRY(control_check_size("HealthCheckRequest", length));
     Grpc__Health__V1__HealthCheckRequest *request = grpc__health__v1__health_check_request__unpack(NULL, length, bytes);
     if (!request) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no HealthCheckRequest");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid HealthCheckRequest");
     }
     err_t e = control_check_text("service", request->service);
     if (!err_is(e)) {
@@ -40,7 +40,7 @@ FALLIBLE proto_decode_health_response(const uint8_t *bytes, size_t length, enum 
     TRY(control_check_size("HealthCheckResponse", length));
     Grpc__Health__V1__HealthCheckResponse *response = grpc__health__v1__health_check_response__unpack(NULL, length, bytes);
     if (!response) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no HealthCheckResponse");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid HealthCheckResponse");
     }
     int number = response->status;
     grpc__health__v1__health_check_response__free_unpacked(response, NULL);

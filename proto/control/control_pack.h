@@ -1,4 +1,4 @@
-// protobuf-c's messages into malloc'd bytes. Private to proto/.
+// Serialises protobuf-c messages into malloc'd bytes. Private to proto/.
 #ifndef EXPERTD_PROTO_CONTROL_CONTROL_PACK_H
 #define EXPERTD_PROTO_CONTROL_CONTROL_PACK_H
 
@@ -6,7 +6,7 @@
 
 struct ProtobufCMessage; // the base of every generated message
 
-// Never NULL on success, also where the message is empty. EXPERTD_ERR_NOMEM.
+// out->data is not NULL on success, also for an empty message. EXPERTD_ERR_NOMEM.
 FALLIBLE control_pack(const struct ProtobufCMessage *message, struct proto_bytes *out);
 FALLIBLE control_copy_text(const char *text, char **out);
 

@@ -1,4 +1,4 @@
-// grpc.reflection: v1's types serve v1alpha too, for the two differ in the package's name alone.
+// grpc.reflection. The types of v1 also serve v1alpha, which differs only in the package name.
 #include "proto/control/control.h"
 
 #include <stdio.h>
@@ -12,12 +12,12 @@
 typedef Grpc__Reflection__V1__ServerReflectionRequest pb_request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse pb_response;
 
-enum { SERVICES_MAX = 16, REFLECT_INVALID_ARGUMENT = 3, REFLECT_NOT_FOUND = 5, ASKED_TEXT_MAX = 256 };
+enum { SERVICES_MAX = 16, REFLECT_INVALID_ARGUMENT = 3, REFLECT_NOT_FOUND = 5, NAME_TEXT_MAX = 256 };
 
-// What a response points to until it is packed. Only one of the members is used at a time.
+// Memory of a response until it is packed. Only one of the members is used at a time.
 struct answer {
     Grpc__Reflection__V1__ErrorResponse error;
-    char error_message[2 * ASKED_TEXT_MAX];
+    char error_message[2 * NAME_TEXT_MAX];
 
     Grpc__Reflection__V1__FileDescriptorResponse files;
     ProtobufCBinaryData file_bytes[DESCRIPTOR_FILES_MAX];
@@ -30,10 +30,10 @@ struct answer {
     Grpc__Reflection__V1__ExtensionNumberResponse extensions;
 };
 
-static void answer_error(int code, const char *what, const char *asked, struct answer *answer, pb_response *response) {
-    char clean[ASKED_TEXT_MAX];
+static void answer_error(int code, const char *text, const char *name, struct answer *answer, pb_response *response) {
+    char clean[NAME_TEXT_MAX];
     grpc__reflection__v1__error_response__init(&answer->error);
-    snprintf(answer->error_message, sizeof answer->error_message, "%s%s", what, control_clean_text(asked, clean, sizeof clean));
+    snprintf(answer->error_message, sizeof answer->error_message, "%s%s", text, control_clean_text(name, clean, sizeof clean));
     answer->error.error_code = code;
     answer->error.error_message = answer->error_message;
     response->message_response_case = GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ERROR_RESPONSE;
@@ -49,7 +49,7 @@ static bool contains(const size_t *indices, size_t count, size_t index) {
     return false;
 }
 
-// The file and, breadth first, all that it imports: a client need not ask for each.
+// Adds the file and, breadth first, all files that it imports, so that a client need not request each of them.
 static void answer_file(size_t index, struct answer *answer, pb_response *response) {
     size_t indices[DESCRIPTOR_FILES_MAX] = {index};
     size_t count = 1;
@@ -57,7 +57,7 @@ static void answer_file(size_t index, struct answer *answer, pb_response *respon
         size_t imported;
         for (size_t nth = 0; descriptors_import(indices[i], nth, &imported); nth++) {
             if (!contains(indices, count, imported)) {
-                indices[count++] = imported; // distinct files: at most DESCRIPTOR_FILES_MAX
+                indices[count++] = imported; // each file once: at most DESCRIPTOR_FILES_MAX
             }
         }
     }
@@ -108,7 +108,7 @@ static void answer_filename(const char *name, struct answer *answer, pb_response
     }
 }
 
-// Our files declare no extensions: a message of ours has an empty list of them.
+// The files declare no extensions, so a known message has an empty list.
 static void answer_extensions(const char *type, struct answer *answer, pb_response *response) {
     size_t index;
     bool is_message = false;
@@ -141,11 +141,11 @@ static void answer_request(const pb_request *request, struct answer *answer, pb_
         answer_services(answer, response);
         return;
     default:
-        answer_error(REFLECT_INVALID_ARGUMENT, "the request asks for nothing that is known here", "", answer, response);
+        answer_error(REFLECT_INVALID_ARGUMENT, "the request contains no known message_request", "", answer, response);
     }
 }
 
-// The request is echoed, so its texts must be fit to be sent.
+// The response contains the request, so its strings must be valid.
 static FALLIBLE check_texts(const pb_request *request) {
     TRY(control_check_text("host", request->host));
     switch (request->message_request_case) {
@@ -169,7 +169,7 @@ FALLIBLE proto_reflect(const uint8_t *bytes, size_t length, struct proto_bytes *
     TRY(control_check_size("ServerReflectionRequest", length));
     pb_request *request = grpc__reflection__v1__server_reflection_request__unpack(NULL, length, bytes);
     if (!request) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no ServerReflectionRequest");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid ServerReflectionRequest");
     }
     struct answer answer;
     pb_response response = GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__INIT;

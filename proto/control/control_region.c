@@ -8,12 +8,13 @@
 #include "proto/control/control_pack.h"
 #include "proto/control/control_text.h"
 
-// A field that we do not know could mean that another thing is asked for.
+// Refuses unknown fields: they could change the meaning of the request.
 static FALLIBLE refuse_unknown(const ProtobufCMessage *message) {
     if (message->n_unknown_fields > 0) {
         char field[16];
         snprintf(field, sizeof field, "%u", (unsigned)message->unknown_fields[0].tag);
-        FAIL_FIELD(EXPERTD_ERR_UNKNOWN_FIELD, field, "field %s of %s is not known here", field, message->descriptor->short_name);
+        FAIL_FIELD(EXPERTD_ERR_UNKNOWN_FIELD, field, "field %s of %s is unknown to this daemon", field,
+                   message->descriptor->short_name);
     }
     return OK;
 }
@@ -23,7 +24,7 @@ FALLIBLE proto_decode_open_region_request(const uint8_t *bytes, size_t length, u
     TRY(control_check_size("OpenRegionRequest", length));
     Expertd__V1__OpenRegionRequest *request = expertd__v1__open_region_request__unpack(NULL, length, bytes);
     if (!request) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no OpenRegionRequest");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid OpenRegionRequest");
     }
     err_t e = refuse_unknown(&request->base);
     *region_bytes = request->bytes;
@@ -51,13 +52,13 @@ FALLIBLE proto_decode_open_region_response(const uint8_t *bytes, size_t length, 
     TRY(control_check_size("OpenRegionResponse", length));
     Expertd__V1__OpenRegionResponse *message = expertd__v1__open_region_response__unpack(NULL, length, bytes);
     if (!message) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no OpenRegionResponse");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid OpenRegionResponse");
     }
     err_t e = OK;
     if (message->token.len != sizeof out->token || strlen(message->socket) >= sizeof out->socket) {
         e = err_record(EXPERTD_ERR_MALFORMED, NULL,
-                       "the region comes with a token of %zu bytes and a path of %zu: %zu and under %zu fit", message->token.len,
-                       strlen(message->socket), sizeof out->token, sizeof out->socket);
+                       "OpenRegionResponse has a token of %zu bytes and a socket path of %zu: expected %zu and fewer than %zu",
+                       message->token.len, strlen(message->socket), sizeof out->token, sizeof out->socket);
     } else {
         out->region = message->region;
         memcpy(out->token, message->token.data, sizeof out->token);
@@ -72,7 +73,7 @@ FALLIBLE proto_decode_close_region_request(const uint8_t *bytes, size_t length, 
     TRY(control_check_size("CloseRegionRequest", length));
     Expertd__V1__CloseRegionRequest *request = expertd__v1__close_region_request__unpack(NULL, length, bytes);
     if (!request) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are no CloseRegionRequest");
+        FAIL(EXPERTD_ERR_MALFORMED, "the bytes are not a valid CloseRegionRequest");
     }
     err_t e = refuse_unknown(&request->base);
     *region = request->region;

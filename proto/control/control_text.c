@@ -6,7 +6,7 @@
 
 FALLIBLE control_check_size(const char *message, size_t length) {
     if (length > CONTROL_REQUEST_MAX) {
-        FAIL(EXPERTD_ERR_TOO_LARGE, "a %s of %zu bytes; at most %d are taken", message, length, CONTROL_REQUEST_MAX);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a %s of %zu bytes exceeds the limit of %d", message, length, CONTROL_REQUEST_MAX);
     }
     return OK;
 }

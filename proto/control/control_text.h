@@ -1,5 +1,5 @@
-// Strings at the border of protobuf-c, which checks none: proto3 wants UTF-8, and other languages' decoders refuse a whole message
-// for one bad byte. Private to proto/.
+// Checks strings that protobuf-c does not check. proto3 requires UTF-8, and decoders in other languages refuse a message that
+// contains one invalid byte. Private to proto/.
 #ifndef EXPERTD_PROTO_CONTROL_CONTROL_TEXT_H
 #define EXPERTD_PROTO_CONTROL_CONTROL_TEXT_H
 
@@ -7,15 +7,15 @@
 
 #include "base/err.h"
 
-// Control messages that callers send are small; a larger one would cost protobuf-c many times its size.
+// Control requests are small. protobuf-c needs many times the size of a message to decode it, so larger ones are refused.
 enum { CONTROL_REQUEST_MAX = 64 * 1024 };
 FALLIBLE control_check_size(const char *message, size_t length);
 
-// What the peer sent as text: EXPERTD_ERR_MALFORMED, with the field, unless it is UTF-8.
+// Checks a received string. EXPERTD_ERR_MALFORMED: it is not UTF-8.
 FALLIBLE control_check_text(const char *field, const char *text);
 
-// Copies text into out (of `capacity` bytes, > 0), each byte that is no UTF-8 as '?', cut between characters, terminated. NULL is
-// taken for "". Returns out.
+// Copies `text` to `out` with each invalid byte replaced by '?'. Truncates it between characters to `capacity` bytes (> 0),
+// including the terminator. A NULL text counts as "". Returns out.
 char *control_clean_text(const char *text, char *out, size_t capacity);
 
 #endif

@@ -1,5 +1,5 @@
-// The tensor fast path of expertd.v1: finds the fields of a ForwardRequest in the bytes as they came (no copy, no allocation) and
-// writes a ForwardResponse as a header before the output's bytes. Fields arrive in any order. Everything here is hostile input.
+// The codec of tensor messages on the server. Decodes a ForwardRequest in place, without copying or allocating, and encodes a
+// ForwardResponse as a header that precedes the output's bytes. Fields may be in any order. The input is not trusted.
 #ifndef EXPERTD_PROTO_WIRE_WIRE_H
 #define EXPERTD_PROTO_WIRE_WIRE_H
 
@@ -18,7 +18,7 @@ struct wire_extent {
 
 struct wire_tensor {
     bool present;
-    struct expertd_tensor_view view; // data and bytes are set where the tensor came as `data`; data may be misaligned
+    struct expertd_tensor_view view; // data and bytes are set if the tensor was sent as `data`; data may be misaligned
     bool has_extent;
     struct wire_extent extent;
 };
@@ -26,7 +26,7 @@ struct wire_tensor {
 enum wire_routing { WIRE_ROUTING_NONE, WIRE_ROUTING_ROUTES, WIRE_ROUTING_LOGITS };
 enum wire_shared { WIRE_SHARED_UNSPECIFIED, WIRE_SHARED_INCLUDE, WIRE_SHARED_EXCLUDE };
 
-// A decoded ForwardRequest. Strings are copied (bounded); tensors are views into the message's bytes.
+// A decoded ForwardRequest. Strings are copied; tensors are views into the message's bytes.
 struct wire_request {
     uint64_t id;
     char model[WIRE_STRING_MAX];
@@ -48,14 +48,16 @@ struct wire_request {
     struct wire_tensor hidden;
 };
 
-// Decodes one contiguous message. Errors: EXPERTD_ERR_MALFORMED (truncated, bad wire type, overlong, a priority over 32 bits, a
-// traceparent too long), EXPERTD_ERR_UNKNOWN_FIELD (an unknown field, two members of a oneof, a singular field twice; the message
-// names field and number; an unknown SharedExperts), EXPERTD_ERR_MODEL_UNKNOWN and EXPERTD_ERR_LAYER_UNKNOWN (a name too long or a
-// number too great to be one), EXPERTD_ERR_DTYPE_UNSUPPORTED (an unknown DType, or a tensor's is not given),
-// EXPERTD_ERR_TENSOR_BYTES (data is not the product of shape and dtype, a misaligned extent), EXPERTD_ERR_SHAPE_MISMATCH (rank,
-// overflow, routes without ids or weights): reasons that the interface's documents name, but for EXPERTD_ERR_MALFORMED, of bytes
-// that no protobuf library writes. Each has expertd_err_field() such as "routes.ids.shape". That `hidden` is there is the caller's
-// to check. On error `id` still holds the request's id wherever it lies in what can be read (Stream answers need it).
+// Decodes one contiguous message. Does not check that `hidden` is present. expertd_err_field() is the path of the field at fault,
+// such as "routes.ids.shape". On error out->id has the request's id if it can be read, because the answer in a Stream needs it.
+// Errors:
+//   EXPERTD_ERR_MALFORMED          truncated, wrong wire type, overlong varint, priority over 32 bits, traceparent too long
+//   EXPERTD_ERR_UNKNOWN_FIELD      an unknown field, two members of a oneof, a singular field twice, an unknown SharedExperts
+//   EXPERTD_ERR_MODEL_UNKNOWN      the model's name is too long
+//   EXPERTD_ERR_LAYER_UNKNOWN      the layer's number has more than 32 bits
+//   EXPERTD_ERR_DTYPE_UNSUPPORTED  a DType is unknown, or a tensor has none
+//   EXPERTD_ERR_TENSOR_BYTES       data does not have the size of shape and dtype; an extent is misaligned
+//   EXPERTD_ERR_SHAPE_MISMATCH     too many dimensions, overflow, routes without ids or weights
 FALLIBLE wire_decode_request(const uint8_t *bytes, size_t length, struct wire_request *out);
 
 struct wire_timings {
@@ -65,9 +67,9 @@ struct wire_timings {
 
 struct wire_response {
     uint64_t id, weights_id, placement_epoch;
-    const uint8_t *status; // Stream's error: an encoded google.rpc.Status, or NULL
+    const uint8_t *status; // the error of a request in a Stream: an encoded google.rpc.Status; NULL: none
     size_t status_bytes;
-    const struct wire_timings *timings; // or NULL
+    const struct wire_timings *timings; // NULL: none
     bool has_output;
     enum expertd_dtype output_dtype;
     uint64_t output_shape[2];
@@ -77,8 +79,9 @@ struct wire_response {
 
 enum { WIRE_HEADER_MAX = 256 };
 
-// Bytes of an answer before its output data, status included: at most WIRE_HEADER_MAX + status_bytes.
-// The message is the header followed by exactly output_shape[0] * output_shape[1] * dtype size bytes of output (none in an extent).
+// Writes the part of the response that precedes the output's data, and returns its length: at most WIRE_HEADER_MAX + status_bytes.
+// The message is this header, followed by exactly output_shape[0] * output_shape[1] * dtype size bytes of output; with an extent no
+// bytes follow.
 size_t wire_encode_response(const struct wire_response *response, uint8_t *header, size_t header_bytes);
 
 #endif

@@ -1,5 +1,5 @@
-// A request that lies in parts, as a transport has it, and where in it the hidden states' bytes are: whoever makes it one piece may
-// leave them for later.
+// Finds the hidden states in a ForwardRequest that the transport holds in several parts, so that the caller can copy them
+// separately and later.
 #ifndef EXPERTD_PROTO_WIRE_WIRE_PARTS_H
 #define EXPERTD_PROTO_WIRE_WIRE_PARTS_H
 
@@ -19,11 +19,11 @@ struct wire_parts {
 };
 
 struct wire_range {
-    size_t first, length; // bytes of the whole message
+    size_t first, length; // offset in the message and number of bytes
 };
 
-// The data of `hidden` in a ForwardRequest. False: there is none, or the message is no request. Nothing is checked: this is not
-// wire_decode_request, which walks the same fields and comes to the same place, and reads no byte of the range.
+// Finds the data of `hidden`. False: there is none, or the message is malformed. Checks nothing else; wire_decode_request does, and
+// finds the same range without reading its bytes.
 bool wire_find_hidden(const struct wire_parts *parts, struct wire_range *out);
 
 #endif

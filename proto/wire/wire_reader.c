@@ -49,13 +49,12 @@ static FALLIBLE read_fixed(struct wire_span *rest, size_t bytes, uint64_t *value
     return OK;
 }
 
-// A tag or a length: 32 bits, in at most five bytes. Other decoders refuse longer spellings of the same number, and what they
-// refuse must not be read here as something else than what their sender meant.
+// Reads a tag or a length: 32 bits in at most five bytes. Longer encodings of the same number are refused, as by other decoders.
 static FALLIBLE read_short_varint(struct wire_span *rest, uint64_t *value) {
     const uint8_t *start = rest->bytes;
     TRY(wire_read_varint(rest, value));
     if (rest->bytes - start > WIRE_SHORT_VARINT_MAX) {
-        FAIL(EXPERTD_ERR_MALFORMED, "a tag or length takes %zu bytes: at most %d", (size_t)(rest->bytes - start),
+        FAIL(EXPERTD_ERR_MALFORMED, "a tag or length has %zu bytes; the limit is %d", (size_t)(rest->bytes - start),
              WIRE_SHORT_VARINT_MAX);
     }
     return OK;
@@ -65,7 +64,8 @@ static FALLIBLE read_span(struct wire_span *rest, struct wire_span *span) {
     uint64_t length;
     TRY(read_short_varint(rest, &length));
     if (length > rest->length) {
-        FAIL(EXPERTD_ERR_MALFORMED, "a field of %" PRIu64 " bytes has %zu left: the message is cut short", length, rest->length);
+        FAIL(EXPERTD_ERR_MALFORMED, "a field claims %" PRIu64 " bytes, but %zu are left: the message is truncated", length,
+             rest->length);
     }
     *span = (struct wire_span){rest->bytes, (size_t)length};
     rest->bytes += length;
@@ -94,7 +94,7 @@ FALLIBLE wire_read_field(struct wire_span *rest, struct wire_field *field) {
     TRY(read_short_varint(rest, &tag));
     uint64_t number = tag >> 3;
     if (number == 0 || number > WIRE_FIELD_NUMBER_MAX) {
-        FAIL(EXPERTD_ERR_MALFORMED, "%" PRIu64 " is no field number", number);
+        FAIL(EXPERTD_ERR_MALFORMED, "%" PRIu64 " is not a field number", number);
     }
     *field = (struct wire_field){.number = (uint32_t)number, .type = (enum wire_type)(tag & 7)};
     TRY_IN(read_payload(rest, field), "field %" PRIu32, field->number);
@@ -110,15 +110,15 @@ static FALLIBLE refuse_unknown(const struct wire_cursor *cursor, uint32_t number
     char name[16];
     snprintf(name, sizeof name, "%" PRIu32, number);
     return wire_fail(EXPERTD_ERR_UNKNOWN_FIELD, cursor->path, name,
-                     "%s has no field %" PRIu32 " that this daemon knows; Describe lists its features", cursor->message->name,
+                     "%s has no field %" PRIu32 " known to this daemon; Describe lists its features", cursor->message->name,
                      number);
 }
 
-// A singular field for the second time, or a second member of a oneof. Only numbers within the table come here.
+// Refuses a singular field that occurs twice, and a second member of a oneof. `number` is within the table.
 static FALLIBLE check_single(struct wire_cursor *cursor, const struct wire_rule *rule, uint32_t number) {
     if (cursor->seen >> number & 1) {
-        return wire_fail(EXPERTD_ERR_UNKNOWN_FIELD, cursor->path, rule->name, "field %" PRIu32 " of %s came twice; send it once",
-                         number, cursor->message->name);
+        return wire_fail(EXPERTD_ERR_UNKNOWN_FIELD, cursor->path, rule->name,
+                         "field %" PRIu32 " of %s is given twice; send it once", number, cursor->message->name);
     }
     for (uint32_t other = 0; rule->oneof && other < cursor->message->count; other++) {
         const struct wire_rule *peer = &cursor->message->rules[other];
@@ -135,7 +135,7 @@ static FALLIBLE check_single(struct wire_cursor *cursor, const struct wire_rule 
 FALLIBLE wire_next(struct wire_cursor *cursor, struct wire_field *field, bool *more) {
     const struct wire_message *message = cursor->message;
     INVARIANT(message->count <= WIRE_TABLE_MAX);
-    while (cursor->rest.length > 0) { // each turn takes at least a byte
+    while (cursor->rest.length > 0) { // each iteration consumes at least one byte
         err_t e = wire_read_field(&cursor->rest, field);
         const struct wire_rule *rule = find_rule(message, field->number);
         if (err_is(e)) {
@@ -160,7 +160,7 @@ FALLIBLE wire_next(struct wire_cursor *cursor, struct wire_field *field, bool *m
     return OK;
 }
 
-// Table 3-7 of the Unicode standard: the second byte's range depends on the first.
+// Table 3-7 of the Unicode standard: the range of the second byte depends on the first.
 size_t wire_character_bytes(const uint8_t *bytes, size_t length) {
     uint8_t first = bytes[0];
     if (first < 0x80) {

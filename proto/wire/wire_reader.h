@@ -1,8 +1,8 @@
-// Reads one protocol buffer message field by field, in the bytes as they came: no copy, no allocation, no recursion. Private to
-// proto/. All of it is hostile input: no length is believed before it is compared with what is left.
+// Reads a protocol buffer message field by field, in place: no copy, no allocation, no recursion. The input is not trusted: every
+// length is compared with the remaining bytes. Private to proto/.
 //
-// A message is described by a table indexed by field number; the reader refuses what the table does not allow (an unknown number,
-// another wire type, a singular field twice), so that a decoder only says what it does with each field.
+// A message type is described by a table indexed by field number. The reader refuses fields that the table does not allow (an
+// unknown number, another wire type, a singular field twice), so a decoder only handles known fields.
 #ifndef EXPERTD_PROTO_WIRE_WIRE_READER_H
 #define EXPERTD_PROTO_WIRE_WIRE_READER_H
 
@@ -15,7 +15,7 @@
 enum wire_type {
     WIRE_VARINT = 0,
     WIRE_FIXED64 = 1,
-    WIRE_BYTES = 2, // length, then as many bytes: string, bytes, message, packed
+    WIRE_BYTES = 2, // a length and that many bytes: string, bytes, message, packed numbers
     WIRE_GROUP_START = 3,
     WIRE_GROUP_END = 4,
     WIRE_FIXED32 = 5,
@@ -32,19 +32,19 @@ struct wire_field {
     uint32_t number;
     enum wire_type type;
     uint64_t value;        // of a varint, fixed64 or fixed32
-    struct wire_span span; // of WIRE_BYTES: in the message
+    struct wire_span span; // of WIRE_BYTES: a view into the message
 };
 
-// Reads the next varint or field and moves *rest past it. EXPERTD_ERR_MALFORMED: truncated, a varint over 64 bits, a length beyond
-// the end, field number 0 or too great, a group, wire type 6 or 7. *rest is then unspecified.
+// Reads the next varint or field and advances *rest. EXPERTD_ERR_MALFORMED: truncated, a varint over 64 bits, a length beyond the
+// end, field number 0 or too large, a group, wire type 6 or 7. *rest is unspecified on error.
 FALLIBLE wire_read_varint(struct wire_span *rest, uint64_t *value);
 FALLIBLE wire_read_field(struct wire_span *rest, struct wire_field *field);
 
 struct wire_rule {
     const char *name; // NULL: no such field
     enum wire_type type;
-    bool repeated; // varints, packed or not: comes as `type` or as WIRE_BYTES, any number of times
-    uint8_t oneof; // fields of one message with the same number other than 0 exclude each other
+    bool repeated; // may occur any number of times, as `type` or, packed, as WIRE_BYTES
+    uint8_t oneof; // at most one of the fields with the same non-zero number may occur
 };
 
 struct wire_message {
@@ -53,30 +53,31 @@ struct wire_message {
     uint32_t count; // rules[0] to rules[count - 1], count <= WIRE_TABLE_MAX
 };
 
-// Skipping a request's field could change the answer; a reply may come from a newer daemon.
+// Requests refuse unknown fields, because ignoring one could change the answer. Replies skip them: they may come from a newer
+// daemon.
 enum wire_unknown { WIRE_REFUSE_UNKNOWN, WIRE_SKIP_UNKNOWN };
 
-// One message being read.
+// The state of reading one message.
 struct wire_cursor {
     const struct wire_message *message;
     const char *path; // of the message in the request: "" or "routes.ids"
     struct wire_span rest;
     enum wire_unknown unknown;
-    uint64_t seen; // bit n: field n came
+    uint64_t seen; // bit n: field n has occurred
 };
 
-// The next field that the table knows; *more is false at the end. Errors as wire_read_field, EXPERTD_ERR_MALFORMED for another wire
-// type, EXPERTD_ERR_UNKNOWN_FIELD for a field that is unknown, comes twice or meets another of its oneof; expertd_err_field() is
-// its path.
+// Reads the next known field. *more is false at the end of the message. expertd_err_field() is the path of the field at fault.
+// Errors: those of wire_read_field, EXPERTD_ERR_MALFORMED for a wrong wire type, EXPERTD_ERR_UNKNOWN_FIELD for a field that is
+// unknown, occurs twice or conflicts with another of its oneof.
 FALLIBLE wire_next(struct wire_cursor *cursor, struct wire_field *field, bool *more);
 
 // Records a failure at `name` below `path` ("routes.ids" and "shape": "routes.ids.shape"; either may be "").
 err_t wire_fail(enum expertd_err_code code, const char *path, const char *name, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// Is it valid UTF-8 (no overlong form, no surrogate, up to U+10FFFF), without a NUL?
+// Are the bytes valid UTF-8 (no overlong form, no surrogate, up to U+10FFFF) without a NUL?
 bool wire_text_valid(const uint8_t *bytes, size_t length);
-// Bytes of the valid character at the start; 0 where there is none. length > 0.
+// Number of bytes of the UTF-8 character at the start; 0 if it is invalid. length > 0.
 size_t wire_character_bytes(const uint8_t *bytes, size_t length);
 
 #endif

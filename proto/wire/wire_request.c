@@ -1,4 +1,4 @@
-// ForwardRequest, decoded where it lies.
+// Decodes a ForwardRequest in place.
 #include "proto/wire/wire.h"
 
 #include <inttypes.h>
@@ -57,13 +57,13 @@ static const struct wire_rule ROUTES_RULES[] = {
 };
 static const struct wire_message ROUTES = {"Routes", ROUTES_RULES, sizeof ROUTES_RULES / sizeof *ROUTES_RULES};
 
-// too_long: what a text is that is none for its length.
+// too_long: the error code for a text that exceeds the limit.
 static FALLIBLE read_text(struct wire_span span, const char *name, enum expertd_err_code too_long, char out[WIRE_STRING_MAX]) {
     if (span.length >= WIRE_STRING_MAX) {
-        return wire_fail(too_long, "", name, "%zu bytes of text; at most %d are taken", span.length, WIRE_STRING_MAX - 1);
+        return wire_fail(too_long, "", name, "the text has %zu bytes; the limit is %d", span.length, WIRE_STRING_MAX - 1);
     }
     if (!wire_text_valid(span.bytes, span.length)) {
-        return wire_fail(EXPERTD_ERR_MALFORMED, "", name, "the text is not UTF-8, or holds a NUL");
+        return wire_fail(EXPERTD_ERR_MALFORMED, "", name, "the text is not UTF-8, or contains a NUL");
     }
     memcpy(out, span.bytes, span.length);
     out[span.length] = '\0';
@@ -72,23 +72,23 @@ static FALLIBLE read_text(struct wire_span span, const char *name, enum expertd_
 
 static FALLIBLE read_shared(uint64_t value, enum wire_shared *out) {
     if (value > WIRE_SHARED_EXCLUDE) {
-        return wire_fail(EXPERTD_ERR_UNKNOWN_FIELD, "", "shared_experts", "%" PRId64 " is no SharedExperts; 0, 1 and 2 are",
+        return wire_fail(EXPERTD_ERR_UNKNOWN_FIELD, "", "shared_experts", "%" PRId64 " is not a SharedExperts value; use 0, 1 or 2",
                          (int64_t)value);
     }
     *out = (enum wire_shared)value;
     return OK;
 }
 
-// A number cut to size could name another layer.
+// The number is not truncated to 32 bits, because that could select another layer.
 static FALLIBLE read_layer(uint64_t value, uint32_t *out) {
     if (value > UINT32_MAX) {
-        return wire_fail(EXPERTD_ERR_LAYER_UNKNOWN, "", "layer", "%" PRIu64 " is not served: layers are numbers of 32 bits", value);
+        return wire_fail(EXPERTD_ERR_LAYER_UNKNOWN, "", "layer", "%" PRIu64 " is not served: layer numbers have 32 bits", value);
     }
     *out = (uint32_t)value;
     return OK;
 }
 
-// sint32: zigzag, so that a small negative number is a short varint.
+// Decodes sint32: the zigzag encoding, in which small negative numbers are short varints.
 static FALLIBLE read_priority(uint64_t value, int32_t *out) {
     uint32_t zigzag;
     TRY(wire_read_uint32(value, "", "priority", &zigzag));
@@ -189,7 +189,7 @@ static FALLIBLE read_request(struct wire_span message, struct wire_request *out)
     }
 }
 
-// A stream's refusal must carry the id, and the id may lie behind what was refused. 0 where none can be read.
+// Finds the id behind the field that was refused: an error answer in a Stream needs it. 0: no id can be read.
 static uint64_t find_id(struct wire_span rest) {
     struct wire_field field;
     while (rest.length > 0 && !err_is(wire_read_field(&rest, &field))) {
@@ -205,7 +205,7 @@ FALLIBLE wire_decode_request(const uint8_t *bytes, size_t length, struct wire_re
     *out = (struct wire_request){0};
     err_t e = read_request(message, out);
     if (err_is(e)) {
-        struct err_copy refusal; // the search may fail itself, which is no news
+        struct err_copy refusal; // find_id may record another error
         err_save(e, &refusal);
         out->id = find_id(message);
         return err_restore(&refusal);

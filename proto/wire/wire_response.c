@@ -1,4 +1,4 @@
-// ForwardResponse: everything up to the output's bytes, which are sent from where they were computed.
+// Encodes a ForwardResponse up to the output's bytes, which are sent directly from the memory in which they were computed.
 #include "proto/wire/wire.h"
 
 #include "proto/wire/wire_writer.h"
@@ -36,7 +36,7 @@ static void put_output(struct wire_writer *writer, const struct wire_response *r
     wire_put_tensor_head(writer, 31, &head);
 }
 
-// Field 31 is the last, and data the last of it: the message ends with the output's bytes.
+// Field 31 is written last, and data is its last field, so the message ends with the output's bytes.
 size_t wire_encode_response(const struct wire_response *response, uint8_t *header, size_t header_bytes) {
     struct wire_writer writer = {header, header_bytes, 0};
     wire_put_number(&writer, 1, response->id);

@@ -7,7 +7,7 @@
 
 enum { DTYPE_WIRE_LAST = 7 };
 
-// The interface numbers its dtypes as base does.
+// The interface and base use the same numbers for dtypes.
 _Static_assert(EXPERTD_DTYPE_NONE == 0 && EXPERTD_DTYPE_F32 == 1 && EXPERTD_DTYPE_F16 == 2 && EXPERTD_DTYPE_BF16 == 3 &&
                    EXPERTD_DTYPE_F8_E4M3 == 4 && EXPERTD_DTYPE_F8_E5M2 == 5 && EXPERTD_DTYPE_I32 == 6 && EXPERTD_DTYPE_I64 == 7 &&
                    DTYPE_WIRE_LAST == 7,
@@ -33,8 +33,8 @@ static const struct wire_message TENSOR = {"Tensor", TENSOR_RULES, sizeof TENSOR
 
 FALLIBLE wire_read_dtype(uint64_t value, const char *path, const char *name, enum expertd_dtype *out) {
     if (value > DTYPE_WIRE_LAST) {
-        return wire_fail(EXPERTD_ERR_DTYPE_UNSUPPORTED, path, name, "%" PRId64 " is no DType; the greatest known is %d (I64)",
-                         (int64_t)value, DTYPE_WIRE_LAST);
+        return wire_fail(EXPERTD_ERR_DTYPE_UNSUPPORTED, path, name,
+                         "%" PRId64 " is not a DType; the greatest known value is %d (I64)", (int64_t)value, DTYPE_WIRE_LAST);
     }
     *out = (enum expertd_dtype)value;
     return OK;
@@ -42,7 +42,7 @@ FALLIBLE wire_read_dtype(uint64_t value, const char *path, const char *name, enu
 
 FALLIBLE wire_read_uint32(uint64_t value, const char *path, const char *name, uint32_t *out) {
     if (value > UINT32_MAX) {
-        return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "%" PRIu64 " does not fit its 32 bits", value);
+        return wire_fail(EXPERTD_ERR_MALFORMED, path, name, "%" PRIu64 " exceeds 32 bits", value);
     }
     *out = (uint32_t)value;
     return OK;
@@ -69,7 +69,7 @@ FALLIBLE wire_read_extent(struct wire_span span, enum wire_unknown unknown, cons
     }
     uint64_t end;
     if (__builtin_add_overflow(out->offset, out->length, &end)) {
-        return wire_fail(EXPERTD_ERR_TENSOR_BYTES, path, "length", "offset %" PRIu64 " and length %" PRIu64 " pass 2^64",
+        return wire_fail(EXPERTD_ERR_TENSOR_BYTES, path, "length", "offset %" PRIu64 " plus length %" PRIu64 " exceeds 2^64",
                          out->offset, out->length);
     }
     return OK;
@@ -83,16 +83,16 @@ static FALLIBLE append_dim(uint64_t dim, const char *path, struct expertd_tensor
     return OK;
 }
 
-// One dimension by itself, or a packed run of them.
+// Reads one dimension, or several packed ones.
 static FALLIBLE read_shape(const struct wire_field *field, const char *path, struct expertd_tensor_view *view) {
     if (field->type == WIRE_VARINT) {
         return append_dim(field->value, path, view);
     }
     struct wire_span rest = field->span;
-    while (rest.length > 0) { // ends at EXPERTD_TENSOR_RANK_MAX dimensions at the latest
+    while (rest.length > 0) { // at most EXPERTD_TENSOR_RANK_MAX iterations
         uint64_t dim;
         if (err_is(wire_read_varint(&rest, &dim))) {
-            return wire_fail(EXPERTD_ERR_MALFORMED, path, "shape", "the packed dimensions are no whole varints");
+            return wire_fail(EXPERTD_ERR_MALFORMED, path, "shape", "the packed dimensions end inside a varint");
         }
         TRY(append_dim(dim, path, view));
     }
@@ -108,18 +108,18 @@ static FALLIBLE read_extent_of(struct wire_span span, enum wire_unknown unknown,
 static FALLIBLE check_bytes(const struct wire_tensor *tensor, const char *path) {
     const struct expertd_tensor_view *view = &tensor->view;
     if (view->dtype == EXPERTD_DTYPE_NONE) {
-        return wire_fail(EXPERTD_ERR_DTYPE_UNSUPPORTED, path, "dtype", "the tensor's dtype is not given");
+        return wire_fail(EXPERTD_ERR_DTYPE_UNSUPPORTED, path, "dtype", "the tensor has no dtype");
     }
     char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
     uint64_t needed;
     if (err_is(expertd_tensor_bytes(view->dtype, view->shape, view->rank, &needed))) {
-        return wire_fail(EXPERTD_ERR_SHAPE_MISMATCH, path, "shape", "%s%s overflows 63 bits of bytes",
+        return wire_fail(EXPERTD_ERR_SHAPE_MISMATCH, path, "shape", "the size of %s%s exceeds 63 bits",
                          expertd_dtype_name(view->dtype), expertd_tensor_shape_text(view->shape, view->rank, text));
     }
-    uint64_t came = tensor->has_extent ? tensor->extent.length : view->bytes;
-    if (came != needed) {
+    uint64_t received = tensor->has_extent ? tensor->extent.length : view->bytes;
+    if (received != needed) {
         return wire_fail(EXPERTD_ERR_TENSOR_BYTES, path, tensor->has_extent ? "extent.length" : "data",
-                         "%" PRIu64 " bytes came, %s%s has %" PRIu64, came, expertd_dtype_name(view->dtype),
+                         "received %" PRIu64 " bytes, but %s%s has %" PRIu64, received, expertd_dtype_name(view->dtype),
                          expertd_tensor_shape_text(view->shape, view->rank, text), needed);
     }
     return OK;

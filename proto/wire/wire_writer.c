@@ -83,7 +83,7 @@ static void put_tensor_body(struct wire_writer *writer, const struct wire_tensor
     if (head->extent) {
         wire_put_extent(writer, 3, head->extent);
     } else {
-        wire_put_prefix(writer, 15, head->data_bytes); // even when empty: a member of a oneof is sent where it is set
+        wire_put_prefix(writer, 15, head->data_bytes); // also if empty: a member of a oneof that is set is always sent
     }
 }
 

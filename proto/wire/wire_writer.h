@@ -1,6 +1,5 @@
-// Writes protocol buffer fields into memory of a known size. Private to proto/. The writer's callers compute sizes beforehand:
-// running over the end is a bug of ours, an INVARIANT. A writer over NULL only counts, so that one function both measures and
-// writes.
+// Writes protocol buffer fields into memory of a known size. Callers compute the size beforehand: writing past the end fails an
+// INVARIANT. A writer with out = NULL only counts, so the same function measures and writes. Private to proto/.
 #ifndef EXPERTD_PROTO_WIRE_WIRE_WRITER_H
 #define EXPERTD_PROTO_WIRE_WIRE_WRITER_H
 
@@ -16,15 +15,15 @@ struct wire_writer {
 
 void wire_put_varint(struct wire_writer *writer, uint64_t value);
 void wire_put_raw(struct wire_writer *writer, const void *bytes, size_t length);
-// Fields of value 0 are left out, as proto3 does.
+// These two omit a field of value 0, as proto3 does.
 void wire_put_number(struct wire_writer *writer, uint32_t field, uint64_t value);
 void wire_put_fixed64(struct wire_writer *writer, uint32_t field, uint64_t value);
-// Tag and length of a string, bytes or message; its bytes follow.
+// Writes the tag and length of a string, bytes or message; the caller writes the bytes.
 void wire_put_prefix(struct wire_writer *writer, uint32_t field, size_t length);
 void wire_put_extent(struct wire_writer *writer, uint32_t field, const struct wire_extent *extent);
 
-// A whole Tensor field up to where its data begins: the data are its last field, so that they can be sent from where they lie.
-// data_bytes counts them; the caller puts or sends exactly that many next. With an extent there are none.
+// Writes a Tensor field up to its data. The data is the last field, so it can be sent directly from another buffer: the caller
+// writes or sends exactly data_bytes bytes next, none with an extent.
 struct wire_tensor_head {
     enum expertd_dtype dtype;
     uint32_t rank;

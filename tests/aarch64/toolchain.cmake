@@ -1,4 +1,4 @@
-# Debian's cross compiler for aarch64, qemu-user for what it builds, and the arm64 packages that deploy/install-deps unpacked.
+# Debian's aarch64 cross compiler, qemu-user to run its programs, and the arm64 packages that deploy/install-deps --check unpacked.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 if(NOT CMAKE_C_COMPILER)

@@ -1,6 +1,6 @@
-"""The products and layers that are measured in Python: beside other people's libraries, and build beside build."""
+"""The products that are measured from Python, by peers/run and builds/run."""
 
-# name: k, n, rows of each group that has any; as `expertd-bench kernels --list`, without the groups that have none
+# name: k, n, the rows of each group that has rows; the same shapes as in `expertd-bench kernels --list`, without empty groups
 SHAPES = {
     "a512": (4096, 14336, [64] * 8),
     "b2048": (2048, 768, None),
@@ -10,5 +10,5 @@ SHAPES = {
     "d64": (7168, 2048, [4] * 16),
     "tiny": (64, 128, [3, 1, 2]),
 }
-TOKENS = {"b2048": 256, "c8": 8}  # x 8 choices of 128 experts, drawn by a fixed seed
-ROTATE_BYTES = 1200000000  # of weights that a shape goes through, so that none is left in a cache
+TOKENS = {"b2048": 256, "c8": 8}  # tokens, each with 8 of 128 experts, drawn with a fixed seed
+ROTATE_BYTES = 1200000000  # the size of the pool of weights, larger than any cache

@@ -1,4 +1,4 @@
-"""Fixtures. EXPERTD_BUILD names the build folder under test (build, build-asan, build-tsan)."""
+"""Fixtures and markers. EXPERTD_TEST_BUILD names the build folder under test (build, build-asan, build-tsan)."""
 
 import collections
 import functools
@@ -13,20 +13,20 @@ from harness.daemon import Daemon
 
 
 def pytest_configure(config):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and its children's children would
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does
-    config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
-    config.addinivalue_line("markers", "release: dear, and what other tests do too: in a release build alone")
-    config.addinivalue_line("markers", "share(n): its cases run the same code on other numbers: under a sanitizer one in n")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background shells ignore SIGINT, and the daemons would inherit that
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores SIGHUP, and the daemons would inherit that
+    config.addinivalue_line("markers", "threads: uses several threads or connections; also runs under ThreadSanitizer")
+    config.addinivalue_line("markers", "release: slow, and other tests run the same code; left out of sanitizer builds")
+    config.addinivalue_line("markers", "share(n): all cases run the same code; sanitizer builds run one case in n")
 
 
-# Files that take longest, by what they take under AddressSanitizer: begun first, so that no worker has one to itself at the end.
+# The longest test files, by their time under AddressSanitizer. They start first, so that no worker runs one alone at the end.
 LONGEST = ("test_overload", "test_device", "test_device_faults", "test_tuning", "test_stream", "test_memory", "test_regions",
            "test_lifecycle", "test_invariance_matrix", "test_placement")
 
 
-def takes(item, seen):
-    """Whether a sanitizer's build tries it: the marks `release` and `share`."""
+def runs_in_sanitizer_builds(item, seen):
+    """Applies the markers `release` and `share`. seen: the number of cases of each test so far."""
     share = item.get_closest_marker("share")
     if item.get_closest_marker("release"):
         return False
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config, items):
     if paths.SANITIZER:
         seen, taken = collections.Counter(), []
         for item in items:
-            taken += [item] if takes(item, seen) else []
+            taken += [item] if runs_in_sanitizer_builds(item, seen) else []
         config.hook.pytest_deselected(items=[item for item in items if item not in taken])
         items[:] = taken
 
@@ -60,7 +60,7 @@ def case():
 
 @pytest.fixture
 def start_daemon():
-    """Starts daemons that must end cleanly when the test ends."""
+    """start(*arguments, **options) starts a Daemon. Each must stop cleanly when the test ends."""
     running = []
 
     def start(*arguments, **options):
@@ -77,7 +77,7 @@ def start_daemon():
 
 @pytest.fixture(scope="module")
 def served(request):
-    """One daemon for a module: a gated shared expert, a dense first layer, one MoE layer (1). MODEL in the module changes it."""
+    """One daemon per module. Its model has a dense layer 0 and an MoE layer 1 with a gated shared expert, unless the module sets MODEL."""
     options = getattr(request.module, "DAEMON_OPTIONS", ())
     daemon = Daemon(*options, model=load_case(getattr(request.module, "MODEL", "qwen2_moe")).folder)
     yield daemon

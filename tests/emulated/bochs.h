@@ -1,7 +1,7 @@
-// What the emulator takes from the CPU of Bochs, as PyPI's bochscpu-python packages it, and what that CPU asks for in turn.
-// The package's shared library exports Bochs's C++ and a plain C interface to registers, both by their names; and it calls its
-// instrumentation and its physical memory through the dynamic linker, so that a library loaded before it answers instead: this one.
-// Names and arguments are those of bochscpu's cabi/ and of Bochs's instrumentation interface. One CPU: every `cpu` is 0.
+// The interface between the emulator and Bochs's CPU, as PyPI's bochscpu-python packages it.
+// The package's shared library exports Bochs's C++ symbols and a C interface to the registers. It calls its instrumentation hooks
+// and its physical memory through the dynamic linker, so that a library loaded earlier can replace them: this one does. Names and
+// arguments follow bochscpu's cabi/ and Bochs's instrumentation interface. There is one CPU: every `cpu` is 0.
 #ifndef EXPERTD_TESTS_EMULATED_BOCHS_H
 #define EXPERTD_TESTS_EMULATED_BOCHS_H
 
@@ -13,13 +13,13 @@ enum { BOCHS_CPU = 0, BOCHS_SYSCALL_BRANCH = 17, BOCHS_UNDEFINED = 6, BOCHS_PAGE
 enum bochs_register { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15, BOCHS_REGISTERS };
 enum bochs_segment { SEGMENT_ES, SEGMENT_CS, SEGMENT_SS, SEGMENT_DS, SEGMENT_FS, SEGMENT_GS, BOCHS_SEGMENTS };
 
-// Exported by the package.
+// Exported by the package's library.
 void cpu_new(unsigned cpu);
-void cpu_loop(unsigned cpu);                // runs until a hook leaves it
-_Noreturn void cpu_bail(unsigned cpu);      // out of a hook: goes on at the program counter
-void cpu_set_mode(unsigned cpu);            // after control registers or page tables have changed
-uint64_t cpu_get_pc(unsigned cpu);          // within an instruction: the next one
-void cpu_set_pc(unsigned cpu, uint64_t at); // of a CPU that is then let go by cpu_bail
+void cpu_loop(unsigned cpu);                // runs until a hook leaves the loop
+_Noreturn void cpu_bail(unsigned cpu);      // leaves a hook: execution continues at the program counter
+void cpu_set_mode(unsigned cpu);            // call after a change of control registers or page tables
+uint64_t cpu_get_pc(unsigned cpu);          // in a hook of an instruction: the address of the next one
+void cpu_set_pc(unsigned cpu, uint64_t at); // in a hook: takes effect with cpu_bail
 uint64_t cpu_get_reg64(unsigned cpu, unsigned index);
 void cpu_set_reg64(unsigned cpu, unsigned index, uint64_t value);
 void cpu_set_eflags(unsigned cpu, uint32_t flags);

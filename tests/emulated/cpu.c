@@ -14,17 +14,17 @@
 
 enum {
     CR0 = 0x80050033, // paging, protection, write protection, alignment mask, numeric errors, monitor
-    CR4 = 0x506a0,    // page tables of 64 bits, global pages, SSE and its exceptions, FSGSBASE, XSAVE
+    CR4 = 0x506a0,    // PAE, global pages, SSE and its exceptions, FSGSBASE, XSAVE
     EFER = 0xd01,     // SYSCALL, long mode enabled and active, no-execute
-    XCR0 = 0xe7,      // x87, SSE, AVX, AVX-512; the tile unit is the emulator's own
-    CODE_64 = 0xaffb, // present, of user mode, 64-bit code
-    DATA = 0xcff3,    // present, of user mode, data
+    XCR0 = 0xe7,      // x87, SSE, AVX, AVX-512; tiles.c needs no bit here
+    CODE_64 = 0xaffb, // present, user mode, 64-bit code
+    DATA = 0xcff3,    // present, user mode, data
     USER_CODE = 0x33,
     USER_DATA = 0x2b, // Linux's selectors
     MXCSR = 0x1f80,
     MXCSR_MASK = 0xffff, // the default
     FLAGS = 2,
-    FATAL = 128, // a shell's status of a signal
+    FATAL = 128, // + the signal's number: a shell's exit status
     SIGNAL_ILL = 4,
     SIGNAL_SEGV = 11,
 };
@@ -33,7 +33,7 @@ enum {
 
 static const struct {
     const char *name;
-    int index; // among bochscpu's cpu.model
+    int index; // in bochscpu's enum cpu.model
 } MODELS[] = {{"skylake-x", 26}, {"icelake", 28}, {"tigerlake", 29}, {"sapphire-rapids", 30}};
 
 struct cpuid_leaf {
@@ -43,7 +43,7 @@ typedef void leaf_function(const void *self, uint32_t subleaf, struct cpuid_leaf
 
 static struct {
     uint64_t instructions, counted_from, counted_bytes;
-    leaf_function *features; // Bochs's own of Sapphire Rapids
+    leaf_function *features; // Bochs's CPUID leaf 7 of Sapphire Rapids
     bool tiles, counts;
 } cpu;
 
@@ -69,7 +69,9 @@ bool cpu_create(void *library, const char *model, bool tiles) {
     } set = {dlsym(library, "_ZN15bx_param_enum_c3setEl")},
       leaf = {dlsym(library, "_ZNK17sapphire_rapids_t20get_std_cpuid_leaf_7EjP16cpuid_function_t")};
     if (!set.found || !leaf.found) {
-        fprintf(stderr, "emulated: this bochscpu-python is not the version that deploy/install-deps names\n");
+        fprintf(
+            stderr,
+            "emulated: bochscpu-python has another version than deploy/install-deps installs; run deploy/install-deps --check\n");
         return false;
     }
     cpu.features = leaf.features;
@@ -127,7 +129,7 @@ static _Noreturn void die_of_fault(unsigned vector, unsigned error) {
     end_program(FATAL + (vector == BOCHS_UNDEFINED ? SIGNAL_ILL : SIGNAL_SEGV));
 }
 
-// ---- what Bochs calls, in place of the package's own; the rest of its instrumentation does nothing
+// ---- the hooks that Bochs calls; they replace the package's. The unused ones do nothing
 
 void bx_instr_before_execution(unsigned id, void *instruction);
 void bx_instr_exception(unsigned id, unsigned vector, unsigned error);
@@ -142,14 +144,14 @@ void bx_instr_before_execution(unsigned id, void *instruction) {
     }
 }
 
-// The tile unit's instructions are undefined ones to this build of Bochs.
+// This build of Bochs reports tile instructions as undefined ones.
 void bx_instr_exception(unsigned id, unsigned vector, unsigned error) {
     (void)id;
     bool done = vector == BOCHS_UNDEFINED && cpu.tiles && tiles_execute(cpu_get_pc(BOCHS_CPU));
     if (!done) {
         die_of_fault(vector, error);
     }
-    cpu_set_pc(BOCHS_CPU, cpu_get_pc(BOCHS_CPU)); // as if it had been carried out
+    cpu_set_pc(BOCHS_CPU, cpu_get_pc(BOCHS_CPU)); // continue after the instruction
     cpu_bail(BOCHS_CPU);
 }
 
@@ -165,7 +167,7 @@ void sapphire_rapids_features(const void *self, uint32_t subleaf, struct cpuid_l
     leaf->edx |= subleaf == 0 && cpu.tiles ? TILES_CPUID_EDX : 0;
 }
 
-// Called for every instruction or access, with arguments that nobody needs here.
+// Hooks without an effect; their arguments are not needed.
 #define IGNORED(name)                                                                                                              \
     void name(void);                                                                                                               \
     void name(void) {                                                                                                              \

@@ -1,5 +1,6 @@
-// A program of x86-64 Linux on an emulated CPU, in user mode: what tests/emulated/run calls. The CPU is Bochs's, from the shared
-// library of PyPI's bochscpu-python, which is made for Python: so this is a library, too, that a Python process loads first.
+// Entry point of the emulator: runs an x86-64 Linux program on an emulated CPU, for tests/emulated/run. The CPU is Bochs's, from
+// the shared library of PyPI's bochscpu-python. That library is an extension of Python, so this one is loaded by a Python process
+// too.
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -15,7 +16,7 @@ enum { CANNOT = 69 };
 
 extern char **environ;
 
-// The package was built with a C library newer than Debian 12's, whose strtoull and sscanf it asks for by their new names.
+// The package was built with a newer C library than Debian 12's and imports strtoull and sscanf by their newer symbol names.
 unsigned long long isoc23_strtoull(const char *text, char **end, int base) __asm__("__isoc23_strtoull");
 int isoc23_sscanf(const char *text, const char *format, ...) __asm__("__isoc23_sscanf") __attribute__((format(scanf, 2, 3)));
 
@@ -31,9 +32,9 @@ int isoc23_sscanf(const char *text, const char *format, ...) {
     return read;
 }
 
-// Runs argv (argv[0]: the program's path; ends with NULL) with this process's environment, on Bochs's `model`, with the tile unit
-// or without; `package`: the path of bochscpu's shared library. `counted`: from and to, as cpu_count takes them, or NULL. Ends the
-// process with the program's status, and returns only where it cannot be begun.
+// Runs argv (argv[0]: the program's path; ends with NULL) with this process's environment on Bochs's `model`, with or without the
+// tile unit. `package`: the path of bochscpu's shared library. `counted`: the two arguments of cpu_count, or NULL. Ends the process
+// with the program's status. Returns only if the program cannot start.
 int emulate(const char *package, const char *model, int tiles, const uint64_t *counted, char *const *argv);
 
 int emulate(const char *package, const char *model, int tiles, const uint64_t *counted, char *const *argv) {
@@ -43,11 +44,11 @@ int emulate(const char *package, const char *model, int tiles, const uint64_t *c
         return CANNOT;
     }
     if (tiles && !__builtin_cpu_supports("fma")) {
-        fprintf(stderr, "emulated: the tile unit's sums want a machine with FMA\n");
+        fprintf(stderr, "emulated: the tile unit needs a host CPU with FMA\n");
         return CANNOT;
     }
     if (!memory_create()) {
-        fprintf(stderr, "emulated: %llu GiB of address space cannot be had\n", GUEST_BYTES >> 30);
+        fprintf(stderr, "emulated: cannot reserve %llu GiB of address space\n", GUEST_BYTES >> 30);
         return CANNOT;
     }
     struct program program;

@@ -5,7 +5,7 @@
 
 enum {
     ENTRIES = 512,
-    GIGABYTES = GUEST_BYTES >> 30, // a directory each
+    GIGABYTES = GUEST_BYTES >> 30, // one page directory each
     ENTRY_PRESENT = 1,
     ENTRY_WRITE = 2,
     ENTRY_USER = 4,
@@ -14,14 +14,14 @@ enum {
     TABLE = ENTRY_PRESENT | ENTRY_WRITE | ENTRY_USER | ENTRY_ACCESSED,
 };
 #define ENTRY_NO_EXECUTE (1ull << 63)
-#define PHYSICAL_MASK 0xfffffffffffffull // Bochs may set bits above
+#define PHYSICAL_MASK 0xfffffffffffffull // Bochs may set higher bits
 
-// Behind the guest's bytes, in this order; the pages' entries lie as one array.
+// The page tables, behind the guest's bytes. `pages` holds the entries of all last-level tables as one array.
 struct tables {
     uint64_t level4[ENTRIES], level3[ENTRIES], level2[GIGABYTES * ENTRIES], pages[GUEST_BYTES / GUEST_PAGE];
 };
 
-// Bochs's calls carry no context: the one guest of the process.
+// One guest per process: Bochs's callbacks carry no context.
 static struct {
     uint8_t *bytes;
     struct tables *tables;
@@ -82,7 +82,7 @@ bool memory_allows(uint64_t from, uint64_t bytes, bool write) {
     return true;
 }
 
-// Never given twice: the CPU keeps decoded instructions by address, and a use after munmap stays a fault.
+// No address is given twice: the CPU caches decoded instructions by address, and a use after munmap must fault.
 uint64_t memory_reserve(uint64_t bytes) {
     uint64_t at = memory.next_mapping, end = GUEST_STACK_TOP - GUEST_STACK_BYTES - GUEST_PAGE;
     if (bytes > end - at) {
@@ -92,7 +92,7 @@ uint64_t memory_reserve(uint64_t bytes) {
     return at;
 }
 
-// ---- what Bochs calls as its physical memory: the guest's bytes and the tables behind them
+// ---- the functions that Bochs calls for physical memory: the guest's bytes and the page tables behind them
 
 uint8_t *mem_guest_to_host(unsigned cpu, uint64_t physical_address, unsigned how);
 void mem_read_phy(unsigned cpu, uint64_t physical_address, unsigned bytes, void *to);

@@ -36,7 +36,7 @@ uint64_t program_break(uint64_t wanted) {
     return loaded.heap;
 }
 
-static bool place_segment(int file, const Elf64_Phdr *segment, uint64_t base) {
+static bool load_segment(int file, const Elf64_Phdr *segment, uint64_t base) {
     uint64_t from = (base + segment->p_vaddr) & ~(GUEST_PAGE - 1);
     uint64_t bytes = base + segment->p_vaddr + segment->p_memsz - from;
     int protection = (segment->p_flags & PF_R ? PROT_READ : 0) | (segment->p_flags & PF_W ? PROT_WRITE : 0) |
@@ -46,7 +46,7 @@ static bool place_segment(int file, const Elf64_Phdr *segment, uint64_t base) {
     return got == (ssize_t)segment->p_filesz;
 }
 
-static bool place_segments(int file, const Elf64_Ehdr *header, uint64_t base, struct image *out) {
+static bool load_segments(int file, const Elf64_Ehdr *header, uint64_t base, struct image *out) {
     Elf64_Phdr segments[SEGMENTS_MAX];
     size_t bytes = header->e_phnum * sizeof *segments;
     if (header->e_phnum > SEGMENTS_MAX || pread(file, segments, bytes, (off_t)header->e_phoff) != (ssize_t)bytes) {
@@ -54,7 +54,7 @@ static bool place_segments(int file, const Elf64_Ehdr *header, uint64_t base, st
     }
     *out = (struct image){.base = base,
                           .entry = base + header->e_entry,
-                          .headers = base + header->e_phoff, // in the first segment, as linkers have it
+                          .headers = base + header->e_phoff, // linkers put the headers into the first segment
                           .headers_count = header->e_phnum};
     for (int i = 0; i < header->e_phnum; i++) {
         const Elf64_Phdr *s = &segments[i];
@@ -63,7 +63,7 @@ static bool place_segments(int file, const Elf64_Ehdr *header, uint64_t base, st
         }
         uint64_t end = base + s->p_vaddr + s->p_memsz;
         if (s->p_type == PT_LOAD) {
-            if (end > GUEST_BYTES || !place_segment(file, s, base)) {
+            if (end > GUEST_BYTES || !load_segment(file, s, base)) {
                 return false;
             }
             out->end = end > out->end ? end : out->end;
@@ -77,23 +77,23 @@ static bool place_segments(int file, const Elf64_Ehdr *header, uint64_t base, st
     return true;
 }
 
-static bool place_file(const char *path, uint64_t base, struct image *out) {
+static bool load_file(const char *path, uint64_t base, struct image *out) {
     Elf64_Ehdr header;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     bool good = file >= 0 && pread(file, &header, sizeof header, 0) == sizeof header &&
                 memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_machine == EM_X86_64 &&
                 (header.e_type == ET_DYN || header.e_type == ET_EXEC) &&
-                place_segments(file, &header, header.e_type == ET_DYN ? base : 0, out);
+                load_segments(file, &header, header.e_type == ET_DYN ? base : 0, out);
     if (file >= 0) {
         close(file);
     }
     if (!good) {
-        fprintf(stderr, "emulated: %s is no program for x86-64 that can be read\n", path);
+        fprintf(stderr, "emulated: %s is not a readable x86-64 program\n", path);
     }
     return good;
 }
 
-// Strings go down from the top; their addresses, and what else the first words are, in `words`.
+// The initial stack: strings grow down from the top at `at`; `words` collects argc, argv, envp and the auxiliary vector.
 struct stack {
     uint64_t at, words[WORDS_MAX];
     size_t count;
@@ -101,7 +101,7 @@ struct stack {
 
 static uint64_t push_bytes(struct stack *stack, const void *bytes, size_t size) {
     if (size > stack->at - (GUEST_STACK_TOP - GUEST_STACK_BYTES / 2)) {
-        stack->count = WORDS_MAX; // make_stack's sign of too much
+        stack->count = WORDS_MAX; // make_stack reports the overflow
         return 0;
     }
     stack->at -= size;
@@ -140,7 +140,7 @@ static void add_auxiliary(struct stack *stack, const struct image *image, uint64
         {AT_CLKTCK, TICKS},
         {AT_RANDOM, push_bytes(stack, RANDOM, sizeof RANDOM)},
         {AT_EXECFN, push_bytes(stack, path, strlen(path) + 1)},
-        {AT_NULL, 0}, // and no vDSO: clocks are read by system calls, at which threads take turns
+        {AT_NULL, 0}, // no vDSO: clocks are read by system calls, which switch threads
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         add_word(stack, pairs[i][0]);
@@ -164,18 +164,18 @@ static uint64_t make_stack(char *const *argv, char *const *envp, const struct im
 
 bool program_load(char *const *argv, char *const *envp, struct program *out) {
     struct image image, interpreter = {0};
-    if (!place_file(argv[0], GUEST_PROGRAM, &image)) {
+    if (!load_file(argv[0], GUEST_PROGRAM, &image)) {
         return false;
     }
     loaded.base = image.base;
     loaded.heap = loaded.heap_end = (image.end + GUEST_PAGE) / GUEST_PAGE * GUEST_PAGE;
-    if (image.interpreter[0] && !place_file(image.interpreter, memory_reserve(64ull << 20), &interpreter)) {
+    if (image.interpreter[0] && !load_file(image.interpreter, memory_reserve(64ull << 20), &interpreter)) {
         return false;
     }
     *out = (struct program){.entry = interpreter.entry ? interpreter.entry : image.entry,
                             .stack = make_stack(argv, envp, &image, interpreter.base)};
     if (!out->stack) {
-        fprintf(stderr, "emulated: arguments and environment are too many\n");
+        fprintf(stderr, "emulated: arguments and environment are too large\n");
     }
     return out->stack != 0;
 }

@@ -1,4 +1,5 @@
-// A Linux program as the guest starts with it: its file and its interpreter's in memory, arguments and environment on the stack.
+// Loads a Linux program into the guest: the files of the program and of its interpreter, and a stack with arguments and
+// environment.
 #ifndef EXPERTD_TESTS_EMULATED_PROGRAM_H
 #define EXPERTD_TESTS_EMULATED_PROGRAM_H
 
@@ -9,13 +10,13 @@ struct program {
     uint64_t entry, stack;
 };
 
-// argv and envp end with NULL; argv[0] is the program's path. False where it is no program for x86-64, with a line on stderr.
+// argv and envp end with NULL; argv[0] is the program's path. False, with a line on stderr, if the file is not an x86-64 program.
 bool program_load(char *const *argv, char *const *envp, struct program *out);
 
-// Where its first byte is, for messages.
+// The program's load address.
 uint64_t program_base(void);
 
-// The heap's end: moves it where it can, and says where it is then.
+// brk: moves the heap's end if it can, and returns the heap's end.
 uint64_t program_break(uint64_t wanted);
 
 #endif

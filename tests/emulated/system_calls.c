@@ -28,11 +28,11 @@ struct call {
     uint64_t number, a[ARGUMENTS];
 };
 
-// Handed on as they are; a bit for each argument that is an address.
+// Calls that are passed to the host. `addresses`: bit i is set if argument i is an address.
 static const struct {
     long number;
     unsigned addresses;
-} HANDED_ON[] = {
+} PASSED_ON[] = {
     {SYS_read, 1 << 1},
     {SYS_write, 1 << 1},
     {SYS_close, 0},
@@ -62,10 +62,10 @@ static const struct {
     {SYS_prlimit64, 1 << 2 | 1 << 3},
     {SYS_getrandom, 1 << 0},
 };
-// Nothing hangs on them here.
-static const long GRANTED[] = {SYS_rt_sigaction,    SYS_rt_sigprocmask, SYS_sigaltstack,
+// Calls that succeed without an effect.
+static const long IGNORED[] = {SYS_rt_sigaction,    SYS_rt_sigprocmask, SYS_sigaltstack,
                                SYS_set_robust_list, SYS_prctl,          SYS_sched_setaffinity};
-// The C library has another way.
+// Calls that fail silently: the C library has a fallback.
 static const long DECLINED[] = {SYS_rseq, SYS_clone3, SYS_mremap, SYS_mbind, SYS_get_mempolicy, SYS_membarrier};
 
 static bool is_among(const long *numbers, size_t count, uint64_t number) {
@@ -82,7 +82,7 @@ static int64_t outcome(long result) {
     return result == -1 ? -errno : result;
 }
 
-static int64_t hand_on(const struct call *call, unsigned addresses) {
+static int64_t pass_on(const struct call *call, unsigned addresses) {
     long a[ARGUMENTS];
     for (int i = 0; i < ARGUMENTS; i++) {
         void *host = memory_host(call->a[i]);
@@ -91,7 +91,7 @@ static int64_t hand_on(const struct call *call, unsigned addresses) {
     return outcome(syscall((long)call->number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-// A file's pages are the host's own mapping of it, over the guest's bytes.
+// mmap. A file is mapped by the host over the guest's bytes.
 static int64_t map(const struct call *call) {
     uint64_t at = call->a[0], bytes = (call->a[1] + GUEST_PAGE - 1) & ~(GUEST_PAGE - 1);
     int flags = (int)call->a[3], file = (int)call->a[4];
@@ -103,7 +103,7 @@ static int64_t map(const struct call *call) {
     }
     int kind = flags & MAP_ANONYMOUS ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : flags & (MAP_PRIVATE | MAP_SHARED);
     int access = flags & MAP_SHARED && !(call->a[2] & PROT_WRITE) ? PROT_READ : PROT_READ | PROT_WRITE;
-    if (flags & (MAP_FIXED | MAP_SHARED) || !(flags & MAP_ANONYMOUS)) { // else the bytes are still those of the reservation
+    if (flags & (MAP_FIXED | MAP_SHARED) || !(flags & MAP_ANONYMOUS)) { // anonymous memory is already part of the reservation
         void *got = mmap(memory_host(at), bytes, access, kind | MAP_FIXED, flags & MAP_ANONYMOUS ? -1 : file, (off_t)call->a[5]);
         if (got == MAP_FAILED) {
             return -errno;
@@ -170,7 +170,7 @@ static int64_t set_architecture(const struct call *call) {
     }
 }
 
-// Waits of a relative time, or for good; an absolute one (FUTEX_WAIT_BITSET) is of the monotonic clock or the other.
+// FUTEX_WAIT has a relative timeout, or none. FUTEX_WAIT_BITSET has an absolute one, of the monotonic or the real-time clock.
 static void wait_for(const struct call *call, bool absolute) {
     uint32_t now;
     if (!memory_allows(call->a[0], sizeof now, false) ||
@@ -215,19 +215,19 @@ static void serve_futex(const struct call *call) {
 
 static int64_t start_thread(const struct call *call) {
     if (!(call->a[0] & CLONE_THREAD)) {
-        fprintf(stderr, "emulated: a process cannot be started\n");
+        fprintf(stderr, "emulated: the program may start threads, but no process\n");
         return -ENOSYS;
     }
     return thread_start(call->a[0], call->a[1], call->a[2], call->a[3], call->a[4]);
 }
 
 static int64_t serve_otherwise(const struct call *call) {
-    for (size_t i = 0; i < sizeof HANDED_ON / sizeof *HANDED_ON; i++) {
-        if (HANDED_ON[i].number == (long)call->number) {
-            return hand_on(call, HANDED_ON[i].addresses);
+    for (size_t i = 0; i < sizeof PASSED_ON / sizeof *PASSED_ON; i++) {
+        if (PASSED_ON[i].number == (long)call->number) {
+            return pass_on(call, PASSED_ON[i].addresses);
         }
     }
-    if (IS_AMONG(GRANTED, call->number)) {
+    if (IS_AMONG(IGNORED, call->number)) {
         return 0;
     }
     if (!IS_AMONG(DECLINED, call->number)) {
@@ -236,7 +236,7 @@ static int64_t serve_otherwise(const struct call *call) {
     return -ENOSYS;
 }
 
-// Those that give a number and leave the thread running.
+// Calls that return a number and do not switch threads.
 static int64_t serve_simple(const struct call *call) {
     switch (call->number) {
     case SYS_mmap:
@@ -265,10 +265,10 @@ static int64_t serve_simple(const struct call *call) {
 }
 
 void serve_system_call(void) {
-    static const unsigned WHERE[ARGUMENTS] = {RDI, RSI, RDX, R10, R8, R9};
+    static const unsigned ARGUMENT_REGISTERS[ARGUMENTS] = {RDI, RSI, RDX, R10, R8, R9};
     struct call call = {.number = cpu_get_reg64(BOCHS_CPU, RAX)};
     for (int i = 0; i < ARGUMENTS; i++) {
-        call.a[i] = cpu_get_reg64(BOCHS_CPU, WHERE[i]);
+        call.a[i] = cpu_get_reg64(BOCHS_CPU, ARGUMENT_REGISTERS[i]);
     }
     switch (call.number) {
     case SYS_exit_group:
@@ -282,7 +282,7 @@ void serve_system_call(void) {
         serve_futex(&call);
         break;
     case SYS_clock_gettime:
-        thread_yield(hand_on(&call, 1 << 1));
+        thread_yield(pass_on(&call, 1 << 1));
         break;
     case SYS_sched_yield:
         thread_yield(0);

@@ -1,9 +1,9 @@
-// Linux's system calls, as far as the tests need them: most are handed to the host with the guest's addresses turned into its own.
-// One that is not served fails with ENOSYS, and a line on stderr says which.
+// The Linux system calls that the tests need. Most are passed to the host, with guest addresses translated to host addresses. Any
+// other call fails with ENOSYS and a line on stderr.
 #ifndef EXPERTD_TESTS_EMULATED_SYSTEM_CALLS_H
 #define EXPERTD_TESTS_EMULATED_SYSTEM_CALLS_H
 
-// Serves the call that the CPU has just made, and leaves in its registers what the program goes on with.
+// Serves the CPU's current system call and sets its registers for the program to continue.
 void serve_system_call(void);
 
 #endif

@@ -18,7 +18,7 @@ enum state { FREE, READY, WAITING };
 struct thread {
     enum state state;
     uint64_t registers[BOCHS_REGISTERS], pointer, clear_at_end, waits_for;
-    int64_t until_ns; // NEVER
+    int64_t until_ns; // end of a timed wait; NEVER: no timeout
     uint32_t mxcsr;
 };
 
@@ -90,7 +90,7 @@ int thread_start(uint64_t flags, uint64_t stack, uint64_t parent_word, uint64_t 
     return -EAGAIN;
 }
 
-// The next one in turn that can run; those whose time is over can. THREADS_MAX: none.
+// The next ready thread after the current one; a thread whose wait timed out becomes ready. THREADS_MAX: none.
 static unsigned next_ready(void) {
     for (unsigned step = 1; step <= THREADS_MAX; step++) {
         unsigned i = (threads.current + step) % THREADS_MAX;

@@ -29,8 +29,8 @@ enum {
     WITH_SIB = 4,
     NO_BASE = 5,
     SHORTEST = 5,
-    LONGEST = 10,           // with SIB and four bytes of displacement
-    MXCSR_FLUSHED = 0x9fc0, // FTZ, DAZ, to nearest, every exception masked
+    LONGEST = 10,           // with a SIB byte and four bytes of displacement
+    MXCSR_FLUSHED = 0x9fc0, // FTZ, DAZ, round to nearest, every exception masked
     KILLED_BY_SEGV = 139,
 };
 
@@ -38,7 +38,7 @@ struct tile {
     uint8_t row[ROWS][ROW_BYTES];
 };
 
-// As LDTILECFG reads it.
+// The operand of LDTILECFG.
 struct configuration {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -52,10 +52,11 @@ static struct {
 
 struct instruction {
     unsigned prefix, opcode, mod, reg, rm, other; // other: VEX.vvvv
-    uint64_t address, stride, next;               // of memory operands
+    uint64_t address, stride, next;               // address and stride: of memory operands
 };
 
-// The address of [base + displacement], and the index times its scale apart from it: what tile moves take as the rows' distance.
+// Decodes a memory operand: address = base + displacement; stride = index * scale, which tile loads and stores use as the row
+// stride.
 static void resolve(struct instruction *i, const uint8_t *code, uint64_t at, unsigned extend_base, unsigned extend_index) {
     size_t used = SHORTEST;
     uint64_t base = 0;
@@ -72,7 +73,7 @@ static void resolve(struct instruction *i, const uint8_t *code, uint64_t at, uns
         base = cpu_get_reg64(BOCHS_CPU, low | extend_base << 3);
     }
     if (i->mod == 1) {
-        displacement = (code[used++] ^ 0x80) - 0x80; // its sign
+        displacement = (code[used++] ^ 0x80) - 0x80; // sign extension
     } else if (i->mod == 2 || without_base) {
         int32_t wide;
         memcpy(&wide, code + used, sizeof wide);
@@ -83,7 +84,7 @@ static void resolve(struct instruction *i, const uint8_t *code, uint64_t at, uns
     i->address = base + (uint64_t)displacement + (relative ? i->next : 0);
 }
 
-// VEX of three bytes, map 0F38, W 0, 128 bits: the shape of all of them.
+// All of these instructions have a three-byte VEX prefix, map 0F38, W 0, 128 bits.
 static bool decode(uint64_t at, struct instruction *i) {
     const uint8_t *code = memory_host(at);
     if (!code || code[0] != 0xc4 || (code[1] & 31) != MAP_0F38 || (code[2] & 0x84) != 0) {
@@ -110,7 +111,7 @@ static bool decode(uint64_t at, struct instruction *i) {
 
 static uint8_t *operand(uint64_t address, uint64_t bytes, bool write) {
     if (!memory_allows(address, bytes, write)) {
-        fprintf(stderr, "emulated: a tile's row at %#" PRIx64 " is not the program's memory\n", address);
+        fprintf(stderr, "emulated: the tile row at %#" PRIx64 " lies outside the program's memory\n", address);
         end_program(KILLED_BY_SEGV);
     }
     return memory_host(address);
@@ -173,20 +174,20 @@ static bool move(const struct instruction *i) {
         memset(tile, 0, sizeof *tile);
     }
     for (unsigned r = 0; r < unit.configuration.rows[i->reg]; r++) {
-        uint8_t *there = operand(i->address + r * i->stride, bytes, store);
-        memcpy(store ? there : tile->row[r], store ? tile->row[r] : there, bytes);
+        uint8_t *row = operand(i->address + r * i->stride, bytes, store);
+        memcpy(store ? row : tile->row[r], store ? tile->row[r] : row, bytes);
     }
     return true;
 }
 
-static float wide(uint16_t bf16) {
+static float f32_from_bf16(uint16_t bf16) {
     uint32_t bits = (uint32_t)bf16 << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-// The manual's loop, a row of sums at a time: of each pair the even and the odd element in a sum of its own, one fma each.
+// The manual's loop, one row of sums at a time: the even and the odd elements of the pairs have separate sums, one fma per element.
 __attribute__((target("fma"))) static void sum_bf16(const struct tile *a, const struct tile *b, unsigned row, unsigned k,
                                                     unsigned n, float *sums) {
     float even[WORDS] = {0}, odd[WORDS] = {0};
@@ -194,8 +195,8 @@ __attribute__((target("fma"))) static void sum_bf16(const struct tile *a, const 
     for (unsigned p = 0; p < k; p++) {
         const uint16_t(*columns)[2] = (const void *)b->row[p];
         for (unsigned c = 0; c < n; c++) {
-            even[c] = __builtin_fmaf(wide(pairs[p][0]), wide(columns[c][0]), even[c]);
-            odd[c] = __builtin_fmaf(wide(pairs[p][1]), wide(columns[c][1]), odd[c]);
+            even[c] = __builtin_fmaf(f32_from_bf16(pairs[p][0]), f32_from_bf16(columns[c][0]), even[c]);
+            odd[c] = __builtin_fmaf(f32_from_bf16(pairs[p][1]), f32_from_bf16(columns[c][1]), odd[c]);
         }
     }
     for (unsigned c = 0; c < n; c++) {
@@ -214,7 +215,7 @@ static void sum_int8(const struct tile *a, const struct tile *b, unsigned row, u
     }
 }
 
-// reg = reg + rm * other: [m][n] += [m][k] * [k][n], in words.
+// reg += rm * other: [m][n] += [m][k] * [k][n], k and n in 32-bit words.
 static bool multiply(const struct instruction *i) {
     unsigned to = i->reg, left = i->rm, right = i->other;
     bool bf16 = i->opcode == OPCODE_BF16;
@@ -241,7 +242,7 @@ static bool multiply(const struct instruction *i) {
     return true;
 }
 
-// Bochs tells an instruction's end alone: the one length that makes such an instruction end there.
+// Bochs reports only the instruction's end. Finds the one length at which an instruction of this unit ends there.
 static bool find(uint64_t end, struct instruction *found) {
     int count = 0;
     for (uint64_t length = SHORTEST; length <= LONGEST; length++) {

@@ -53,7 +53,7 @@ FALLIBLE flags_number_prefix(const char *flag, const char *text, uint64_t min, u
     errno = 0;
     *out = isdigit((unsigned char)text[0]) ? strtoull(text, &stop, 10) : 0;
     if (stop == text || errno || *out < min || *out > max) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: a whole number from %llu to %llu is expected", flag, text, (unsigned long long)min,
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: an integer from %llu to %llu is expected", flag, text, (unsigned long long)min,
              (unsigned long long)max);
     }
     *end = stop;
@@ -64,7 +64,7 @@ FALLIBLE flags_number(const char *flag, const char *text, uint64_t min, uint64_t
     const char *end = NULL;
     TRY(flags_number_prefix(flag, text, min, max, &end, out));
     if (*end) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: '%s' does not belong to a number", flag, text, end);
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: '%s' after the number; a number alone is expected", flag, text, end);
     }
     return OK;
 }
@@ -77,8 +77,7 @@ FALLIBLE flags_numbers(const char *flag, const char *text, uint64_t min, uint64_
         uint64_t number = 0;
         TRY(flags_number_prefix(flag, at, min, max, &end, &number));
         if (*count == list_max || (*end && *end != ',')) {
-            FAIL(EXPERTD_ERR_USAGE, "%s %s: up to %zu numbers with commas between them are expected, such as 1,8", flag, text,
-                 list_max);
+            FAIL(EXPERTD_ERR_USAGE, "%s %s: up to %zu numbers separated by commas are expected, such as 1,8", flag, text, list_max);
         }
         list[(*count)++] = (uint32_t)number;
         if (!*end) {
@@ -93,7 +92,7 @@ FALLIBLE flags_names(const char *flag, const char *list, err_t (*take)(void *con
     for (const char *at = list;; at++) {
         size_t length = strcspn(at, ",");
         if (length == 0) {
-            FAIL(EXPERTD_ERR_USAGE, "%s '%s': names with commas between them are expected", flag, list);
+            FAIL(EXPERTD_ERR_USAGE, "%s '%s': names separated by commas are expected", flag, list);
         }
         TRY(take(context, at, length));
         at += length;

@@ -1,5 +1,5 @@
-// The decoders of expertd.admin.v1. The first byte of an input chooses one; the rest is the message. What is taken is consistent,
-// and reads back from its own encoding with the same bytes again.
+// Fuzzes the decoders of expertd.admin.v1. The first byte of an input selects the decoder; the rest is the message. An accepted
+// message must be consistent, and encoding and decoding it again must give the same bytes.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
-// A checkpoint that somebody else made: safetensors bytes, or config.json, an index and a safetensors header together. Whatever is
-// accepted must be consistent: every element that a kernel would read lies in the file.
+// Fuzzes an untrusted checkpoint: a safetensors file, or config.json, an index and a safetensors header together. An accepted
+// checkpoint must be consistent: every element that a kernel would read must lie in the file.
 //
 // Input: 'S' and the bytes of a safetensors file; or 'C', config.json, 0x1e, the index (may be empty: none), 0x1e, the JSON of the
-// safetensors header, to which the length before it and zeroed data of the claimed size (up to a bound) are added here.
+// safetensors header, to which the fuzzer adds the length and zeroed data of the claimed size (up to a limit).
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/safetensors.h"
 #include "expert/architecture/architecture.h"
 #include "expert/checkpoint/digest.h"
-#include "expert/checkpoint/layer_tensors.h"
+#include "expert/layout/layer_finder.h"
 
 enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e, WEIGHTS_READ_MAX = 1 << 15 };
 
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
-    json_object_seed(1); // else jansson's hash tables, and what libFuzzer learns from them, differ from run to run
+    json_object_seed(1); // otherwise jansson's hash tables, from which libFuzzer learns, differ from run to run
     return 0;
 }
 
@@ -59,7 +59,7 @@ static void check_codes(const struct range *file, const struct expertd_code_word
     check_inside(file, c->data, (const char *)c->data + last * c->bits / 8, 1);
 }
 
-// Every code, scale and zero point is read, as the loader does.
+// Reads every code, scale and zero point, like the loader.
 static void read_quantised(const struct quantised_matrix *m, size_t n, size_t k) {
     struct quantised_rows rows;
     struct digest digest;
@@ -131,7 +131,7 @@ static void fuzz_safetensors(const uint8_t *data, size_t size) {
     safetensors_close(&file);
 }
 
-// The greatest second number of "data_offsets":[a,b], as far as a look at the text tells.
+// The greatest b of all "data_offsets":[a,b], found by a simple text search.
 static size_t claimed_bytes(const char *header, size_t size) {
     size_t greatest = 0;
     static const char KEY[] = "\"data_offsets\":[";

@@ -1,7 +1,7 @@
-// The options from hostile text: argv, environment and a YAML file at once. Whatever is accepted must print to a file that loads
-// to the same print-out, and whatever is refused must say why.
+// Fuzzes the options: argv, environment and a YAML file at once. Printing accepted options and loading the output must give the
+// same output; refused options must have an error message.
 //
-// Input: lines. "+WORD" is an argument, "=NAME=value" a variable; from a line "%" on, all is the file.
+// Input: lines. "+WORD" is an argument, "=NAME=value" a variable; the lines after a line "%" are the file.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { WORDS_MAX = 32, LINE_MAX_BYTES = 8192, PATH_BYTES = 64 };
 
-// Two files in memory, reused: the one given, and the print-out.
+// Two files in memory, reused: the input's file and the printed configuration.
 static int given_file, printed_file;
 
 struct words {
@@ -61,7 +61,7 @@ static const char *path_of(int file, char out[PATH_BYTES]) {
     return out;
 }
 
-// Splits the input; returns where the file's text begins.
+// Splits the input. Returns the start of the file's text.
 static size_t split(const uint8_t *data, size_t size, struct words *arguments, struct words *variables) {
     size_t at = 0;
     while (at < size) {

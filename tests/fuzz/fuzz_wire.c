@@ -1,12 +1,12 @@
-// Every decoder of proto/ that reads a peer's bytes. The first byte of an input chooses it; the rest is the message.
-// Beside what the sanitizers see: views lie in the message, and a request that is taken reads back from its own encoding and is the
-// same to protobuf-c.
+// Fuzzes every decoder of proto/ that reads a peer's bytes, except proto/admin. The first byte of an input selects the decoder; the
+// rest is the message. Checks that views are within the message, that accepted requests survive encoding and decoding, and that
+// protobuf-c decodes them to the same values.
 #include <stdlib.h>
 #include <string.h>
 
 #include "generated/expertd/v1/expertd.pb-c.h"
+#include "proto/client/client_wire.h"
 #include "proto/control/control.h"
-#include "proto/wire/client_wire.h"
 #include "proto/wire/wire.h"
 #include "proto/wire/wire_parts.h"
 
@@ -91,7 +91,7 @@ static struct wire_part part_at(const void *context, size_t index) {
     return (struct wire_part){whole->bytes + first, left < PART_BYTES ? left : PART_BYTES};
 }
 
-// In parts it has its hidden states where the decoder has them, and the decoder never reads them.
+// Split into parts, the message has its hidden states at the same place, and the decoder never reads them.
 static void check_parts(const uint8_t *bytes, size_t length, enum expertd_err_code code, const struct wire_request *request) {
     struct wire_part whole = {bytes, length};
     struct wire_parts parts = {.context = &whole, .count = (length + PART_BYTES - 1) / PART_BYTES, .part = part_at};
@@ -211,7 +211,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 'r':
         fuzz_reflection(bytes, length);
         break;
-    default: // most inputs: the one that every caller reaches with the most to read
+    default: // most inputs: the decoder with the most fields
         fuzz_request(bytes, length);
     }
     return 0;

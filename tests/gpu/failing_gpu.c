@@ -1,5 +1,4 @@
-// A module for CUDA whose one GPU is there, has shown these kernels right, and fails as soon as it is used: for tests of what
-// becomes of the default then.
+// A fake CUDA module with one proven GPU that fails as soon as it is used, for tests of `--device auto`.
 #include <stdio.h>
 
 #include "expertd/kernels/device.h"
@@ -8,7 +7,7 @@ struct expertd_device {
     int unused;
 };
 
-static struct expertd_device the_one;
+static struct expertd_device the_device;
 
 static enum expertd_device_code count_one(uint32_t *out, struct expertd_device_error *error) {
     (void)error;
@@ -21,13 +20,13 @@ static int proven(uint32_t number) {
     return 1;
 }
 
-static enum expertd_device_code open_it(uint32_t number, struct expertd_device **out, struct expertd_device_error *error) {
+static enum expertd_device_code open_one(uint32_t number, struct expertd_device **out, struct expertd_device_error *error) {
     (void)number, (void)error;
-    *out = &the_one;
+    *out = &the_device;
     return EXPERTD_DEVICE_OK;
 }
 
-static void close_it(struct expertd_device *device) {
+static void close_one(struct expertd_device *device) {
     (void)device;
 }
 
@@ -40,7 +39,7 @@ static enum expertd_device_code describe(struct expertd_device *device, struct e
 
 static enum expertd_device_code pin(struct expertd_device *device, void *memory, size_t bytes, struct expertd_device_error *error) {
     (void)device, (void)memory, (void)bytes;
-    snprintf(error->message, sizeof error->message, "pinning memory of the host: an unspecified failure");
+    snprintf(error->message, sizeof error->message, "pinning host memory: an unspecified failure");
     return EXPERTD_DEVICE_FAILED;
 }
 
@@ -50,7 +49,7 @@ const struct expertd_device_table expertd_device_table = {EXPERTD_DEVICE_VERSION
                                                           "cuda",
                                                           .count = count_one,
                                                           .proven = proven,
-                                                          .open = open_it,
-                                                          .close = close_it,
+                                                          .open = open_one,
+                                                          .close = close_one,
                                                           .describe = describe,
                                                           .pin = pin};

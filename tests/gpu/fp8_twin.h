@@ -1,5 +1,4 @@
-// What fp8_gemm_sm90.cu computes, element by element: each 128 k as wgmma adds them, then one fma with the product of the two
-// scales.
+// The scalar twin of fp8_gemm_sm90.cu: each 128 k added as wgmma adds them, then one fma with the product of the two scales.
 #ifndef EXPERTD_TESTS_GPU_FP8_TWIN_H
 #define EXPERTD_TESTS_GPU_FP8_TWIN_H
 
@@ -8,14 +7,14 @@
 
 enum { FP8_TWIN_BLOCK = 128 };
 
-// fma(partial, a b, sum); where that product is no normal number though both are finite and not 0, by the larger first.
+// fma(partial, a b, sum). If a b is no normal number although both are finite and not 0, multiplies by the larger scale first.
 static float fp8_twin_add(float partial, float a, float b, float sum) {
     const float larger = fabsf(a) < fabsf(b) ? b : a, smaller = fabsf(a) < fabsf(b) ? a : b;
     bool steps = !isnormal(a * b) && isfinite(larger) && isfinite(smaller) && smaller != 0.0f;
     return steps ? fmaf(partial * larger, smaller, sum) : fmaf(partial, a * b, sum);
 }
 
-// `g`: pointers of the host. d [rows of all groups, n]
+// The pointers in *g are host memory. d: [rows of all groups, n].
 static void fp8_twin(const struct expertd_device_fp8_gemm *g, uint16_t *d) {
     size_t blocks_k = (g->k + FP8_TWIN_BLOCK - 1) / FP8_TWIN_BLOCK, blocks_n = (g->n + FP8_TWIN_BLOCK - 1) / FP8_TWIN_BLOCK,
            row = 0;

@@ -1,8 +1,7 @@
-// Two ranks that send each other rows over NCCL: exact counts, sides without rows, a rank that stops, a communicator made anew.
-//   gpu-exchange --device cuda[:N]|sim
-// On a GPU the ranks are two processes on the one GPU, which NCCL takes for two machines (NCCL_HOSTID): for correctness, not for
-// speed. In simulation, which knows the devices of one process, they are two threads with a device each. A line per finding; closes
-// with "N passed, N failed"; exit status 1 where any failed, 69 where something is missing.
+// gpu-exchange --device cuda[:N]|sim: two ranks exchange rows over NCCL: exact counts, sides without rows, a rank that stops, a new
+// communicator. On a GPU the ranks are two processes that share it. NCCL treats them as two machines (NCCL_HOSTID), so this shows
+// correctness, not speed. In simulation, which is limited to one process, they are two threads with one device each. One line per
+// check; the last line is "N passed, N failed". Exit status 1 if a check failed, 69 if something is missing.
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,27 +22,27 @@ enum { RANKS = 2, BYTES_MAX = 1 << 22, JOIN_S = 60, TRANSFER_S = 10, SILENT_MS =
 // One rank: a thread or a process.
 struct rank {
     struct expertd_devices_request request; // one device
-    int number, peer;                       // peer: a socket to the other one
+    int number, peer;                       // peer: a socket to the other rank
     struct expertd_devices *devices;
     struct device_link *link;
-    struct arena host; // pinned: what is sent, then what came
-    char *there;       // the same two on the device
+    struct arena host; // pinned: BYTES_MAX to send, then BYTES_MAX received
+    char *memory;      // the same on the device
     int passed, failed;
 };
 
-static void tell(struct rank *r, int good, const char *what) {
-    printf("%s: rank %d: %s\n", good ? "ok" : "FAILED", r->number, what);
+static void report(struct rank *r, int good, const char *finding) {
+    printf("%s: rank %d: %s\n", good ? "ok" : "FAILED", r->number, finding);
     *(good ? &r->passed : &r->failed) += 1;
 }
 
-// Nothing more can be found out.
+// Ends the process: further checks are impossible.
 static void give_up(const struct rank *r, const char *why) {
     printf("FAILED: rank %d: %s\n", r->number, why);
     fflush(stdout);
     _exit(69);
 }
 
-static void must(const struct rank *r, enum expertd_device_code code, const struct expertd_device_error *error) {
+static void must_succeed(const struct rank *r, enum expertd_device_code code, const struct expertd_device_error *error) {
     if (code != EXPERTD_DEVICE_OK) {
         give_up(r, error->message);
     }
@@ -61,15 +60,15 @@ static void short_sleep(void) {
     nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_US}, NULL);
 }
 
-// ---- the two of them, beside NCCL
+// ---- messages between the ranks without NCCL
 
-static void say(const struct rank *r, const void *data, size_t bytes) {
+static void send_message(const struct rank *r, const void *data, size_t bytes) {
     if (write(r->peer, data, bytes) != (ssize_t)bytes) {
         give_up(r, "the other rank is gone");
     }
 }
 
-static void hear(const struct rank *r, void *data, size_t bytes) {
+static void receive_message(const struct rank *r, void *data, size_t bytes) {
     struct pollfd wait = {.fd = r->peer, .events = POLLIN};
     for (size_t got = 0; got < bytes;) {
         ssize_t more = poll(&wait, 1, JOIN_S * 1000) == 1 ? read(r->peer, (char *)data + got, bytes - got) : 0;
@@ -80,20 +79,20 @@ static void hear(const struct rank *r, void *data, size_t bytes) {
     }
 }
 
-// Both have come here.
-static void meet(const struct rank *r) {
+// Waits for the other rank.
+static void synchronise(const struct rank *r) {
     char byte = 0;
-    say(r, &byte, 1);
-    hear(r, &byte, 1);
+    send_message(r, &byte, 1);
+    receive_message(r, &byte, 1);
 }
 
 // ---- the communicator
 
-// False where it took too long; an error of NCCL's ends it.
+// Waits until NCCL has finished its operation. False: the deadline has passed. An error ends the process.
 static int settle(const struct rank *r, int64_t deadline_ns) {
     for (int busy = 1; busy;) {
         struct expertd_device_error error;
-        must(r, table_of(r)->links->settled(r->link, &busy, &error), &error);
+        must_succeed(r, table_of(r)->links->settled(r->link, &busy, &error), &error);
         if (busy && clock_now_ns() > deadline_ns) {
             return 0;
         }
@@ -110,13 +109,13 @@ static void join(struct rank *r) {
     struct expertd_device_error error;
     struct device_link_id id;
     if (r->number == 0) {
-        must(r, table_of(r)->links->make_id(&id, &error), &error);
-        say(r, &id, sizeof id);
+        must_succeed(r, table_of(r)->links->make_id(&id, &error), &error);
+        send_message(r, &id, sizeof id);
     } else {
-        hear(r, &id, sizeof id);
+        receive_message(r, &id, sizeof id);
     }
-    must(r, table_of(r)->links->join(device_of(r), &id, (uint32_t)r->number, RANKS, &r->link, &error), &error);
-    tell(r, settle(r, after_ms(JOIN_S * 1000)), "joined");
+    must_succeed(r, table_of(r)->links->join(device_of(r), &id, (uint32_t)r->number, RANKS, &r->link, &error), &error);
+    report(r, settle(r, after_ms(JOIN_S * 1000)), "joined");
 }
 
 // ---- transfers
@@ -124,13 +123,13 @@ static void join(struct rank *r) {
 static int ended(const struct rank *r) {
     struct expertd_device_error error;
     int out = 0;
-    must(r, table_of(r)->finished(device_of(r), &out, &error), &error);
+    must_succeed(r, table_of(r)->finished(device_of(r), &out, &error), &error);
     return out;
 }
 
 static int wait_until(const struct rank *r, int64_t deadline_ns) {
     struct expertd_device_error error;
-    must(r, table_of(r)->mark(device_of(r), &error), &error);
+    must_succeed(r, table_of(r)->mark(device_of(r), &error), &error);
     while (!ended(r)) {
         if (clock_now_ns() > deadline_ns) {
             return 0;
@@ -144,7 +143,7 @@ static unsigned char byte_of(int rank, size_t round, size_t at) {
     return (unsigned char)(at * 31 + at / 251 + round * 7 + (size_t)rank * 101);
 }
 
-// Puts the round's transfers into the stream; a side without bytes names none, on either end.
+// Puts the round's transfers into the stream. Both ranks omit a transfer of no bytes.
 static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_t in_bytes) {
     struct expertd_device_error error;
     struct device_transfer all[2];
@@ -154,16 +153,16 @@ static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_
         out[i] = byte_of(r->number, round, i);
     }
     memset(out + BYTES_MAX, 0xee, in_bytes);
-    must(r, table_of(r)->copy(device_of(r), EXPERTD_DEVICE_UPLOAD, r->there, out, out_bytes, &error), &error);
+    must_succeed(r, table_of(r)->copy(device_of(r), EXPERTD_DEVICE_UPLOAD, r->memory, out, out_bytes, &error), &error);
     if (out_bytes > 0) {
-        all[count++] = (struct device_transfer){.memory = r->there, .bytes = out_bytes, .peer = (uint32_t)!r->number};
+        all[count++] = (struct device_transfer){.memory = r->memory, .bytes = out_bytes, .peer = (uint32_t)!r->number};
     }
     if (in_bytes > 0) {
         all[count++] = (struct device_transfer){
-            .memory = r->there + BYTES_MAX, .bytes = in_bytes, .peer = (uint32_t)!r->number, .incoming = 1};
+            .memory = r->memory + BYTES_MAX, .bytes = in_bytes, .peer = (uint32_t)!r->number, .incoming = 1};
     }
     if (count > 0) {
-        must(r, table_of(r)->links->transfer(r->link, all, count, &error), &error);
+        must_succeed(r, table_of(r)->links->transfer(r->link, all, count, &error), &error);
     }
 }
 
@@ -171,40 +170,41 @@ static void exchange(struct rank *r, size_t round, const size_t bytes[RANKS]) {
     struct expertd_device_error error;
     size_t in_bytes = bytes[!r->number], wrong = 0;
     const unsigned char *in = (const unsigned char *)r->host.base + BYTES_MAX;
-    char what[120];
+    char text[120];
     transfer(r, round, bytes[r->number], in_bytes);
-    int came = settle(r, after_ms(TRANSFER_S * 1000));
-    must(r,
-         table_of(r)->copy(device_of(r), EXPERTD_DEVICE_DOWNLOAD, r->host.base + BYTES_MAX, r->there + BYTES_MAX, in_bytes, &error),
-         &error);
-    came = came && wait_until(r, after_ms(TRANSFER_S * 1000));
-    for (size_t i = 0; came && i < in_bytes; i++) {
+    int arrived = settle(r, after_ms(TRANSFER_S * 1000));
+    must_succeed(
+        r,
+        table_of(r)->copy(device_of(r), EXPERTD_DEVICE_DOWNLOAD, r->host.base + BYTES_MAX, r->memory + BYTES_MAX, in_bytes, &error),
+        &error);
+    arrived = arrived && wait_until(r, after_ms(TRANSFER_S * 1000));
+    for (size_t i = 0; arrived && i < in_bytes; i++) {
         wrong += in[i] != byte_of(!r->number, round, i);
     }
-    snprintf(what, sizeof what, "%zu bytes sent, %zu received, %zu of them wrong%s", bytes[r->number], in_bytes, wrong,
-             came ? "" : ", and they did not come in time");
-    tell(r, came && wrong == 0, what);
+    snprintf(text, sizeof text, "%zu bytes sent, %zu received, %zu of them wrong%s", bytes[r->number], in_bytes, wrong,
+             arrived ? "" : ", not received in time");
+    report(r, arrived && wrong == 0, text);
 }
 
-// Rank 1 does not answer: rank 0 sees no end, gives the communicator up, and its stream goes on. Then a new one.
+// Rank 1 does not answer. Rank 0 must not see its transfers end, and its stream must continue after an abort. Then both join again.
 static void survive_silence(struct rank *r) {
     if (r->number == 0) {
         transfer(r, 0, 64, 64);
         int answered = settle(r, after_ms(SILENT_MS)) && wait_until(r, after_ms(SILENT_MS));
-        tell(r, !answered, "a rank that does not answer is not taken for one that did");
+        report(r, !answered, "transfers with a silent rank do not end");
     }
-    meet(r);
+    synchronise(r);
     table_of(r)->links->abort(r->link);
     r->link = NULL;
-    tell(r, wait_until(r, after_ms(TRANSFER_S * 1000)), "the stream goes on after the abort");
-    meet(r);
+    report(r, wait_until(r, after_ms(TRANSFER_S * 1000)), "the stream continues after the abort");
+    synchronise(r);
     join(r);
 }
 
 static void leave(struct rank *r) {
     struct expertd_device_error error;
-    must(r, table_of(r)->links->leave(r->link, &error), &error);
-    tell(r, settle(r, after_ms(TRANSFER_S * 1000)), "left");
+    must_succeed(r, table_of(r)->links->leave(r->link, &error), &error);
+    report(r, settle(r, after_ms(TRANSFER_S * 1000)), "left");
     table_of(r)->links->destroy(r->link);
 }
 
@@ -214,10 +214,10 @@ static void prepare(struct rank *r) {
     if (err_is(expertd_devices_open(&r->request, &r->devices)) || err_is(arena_init(&r->host, 2 * BYTES_MAX))) {
         give_up(r, expertd_err_message());
     }
-    must(r, table_of(r)->links->load(version, &error), &error);
+    must_succeed(r, table_of(r)->links->load(version, &error), &error);
     printf("rank %d: %s, NCCL %s\n", r->number, r->devices->facts.name, version);
-    must(r, table_of(r)->pin(device_of(r), r->host.base, r->host.bytes, &error), &error);
-    must(r, table_of(r)->reserve(device_of(r), 2 * BYTES_MAX, (void **)&r->there, &error), &error);
+    must_succeed(r, table_of(r)->pin(device_of(r), r->host.base, r->host.bytes, &error), &error);
+    must_succeed(r, table_of(r)->reserve(device_of(r), 2 * BYTES_MAX, (void **)&r->memory, &error), &error);
 }
 
 static void *run(void *context) {
@@ -231,7 +231,7 @@ static void *run(void *context) {
     survive_silence(r);
     exchange(r, 100, ROUNDS[1]);
     leave(r);
-    table_of(r)->release(device_of(r), r->there);
+    table_of(r)->release(device_of(r), r->memory);
     table_of(r)->unpin(device_of(r), r->host.base);
     arena_deinit(&r->host);
     expertd_devices_close(r->devices);
@@ -240,7 +240,7 @@ static void *run(void *context) {
 
 // ---- threads, or processes
 
-static int close_with(int passed, int failed) {
+static int print_result(int passed, int failed) {
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
@@ -251,17 +251,17 @@ static int run_threads(int sockets[RANKS]) {
     for (int i = 0; i < RANKS; i++) {
         ranks[i] = (struct rank){.request = {.kind = "sim", .count = 1, .numbers = {(uint32_t)i}}, .number = i, .peer = sockets[i]};
         if (pthread_create(&threads[i], NULL, run, &ranks[i]) != 0) {
-            give_up(&ranks[i], "no thread");
+            give_up(&ranks[i], "cannot start a thread");
         }
     }
     for (int i = 0; i < RANKS; i++) {
         pthread_join(threads[i], NULL);
     }
-    return close_with(ranks[0].passed + ranks[1].passed, ranks[0].failed + ranks[1].failed);
+    return print_result(ranks[0].passed + ranks[1].passed, ranks[0].failed + ranks[1].failed);
 }
 
-// What NCCL is told so that it takes two processes on one GPU for two machines, and sends through the loopback.
-static void look_like_two_machines(int rank) {
+// Makes NCCL treat two processes on one GPU as two machines that communicate over the loopback interface.
+static void imitate_two_machines(int rank) {
     char host[32];
     snprintf(host, sizeof host, "gpu-exchange-%d", rank);
     setenv("NCCL_HOSTID", host, 1);
@@ -272,7 +272,7 @@ static void look_like_two_machines(int rank) {
     setenv("NCCL_MNNVL_ENABLE", "0", 1);
 }
 
-// Forks before anything of CUDA is touched; each child is a rank and says how it went.
+// Forks before CUDA is used. Each child is a rank and prints its result.
 static int run_processes(const struct expertd_devices_request *request, int sockets[RANKS]) {
     pid_t children[RANKS];
     int worst = 0;
@@ -282,9 +282,9 @@ static int run_processes(const struct expertd_devices_request *request, int sock
         if (children[i] == 0) {
             struct rank rank = {.request = *request, .number = i, .peer = sockets[i]};
             close(sockets[!i]);
-            look_like_two_machines(i);
+            imitate_two_machines(i);
             run(&rank);
-            int status = close_with(rank.passed, rank.failed);
+            int status = print_result(rank.passed, rank.failed);
             fflush(stdout);
             _exit(status);
         }
@@ -310,7 +310,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: gpu-exchange --device cuda[:N]|sim\n");
         return 64;
     }
-    request.count = 1; // "cuda" names them all: the first one
+    request.count = 1; // "cuda" means all GPUs: use the first one
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) {
         perror("gpu-exchange: socketpair");

@@ -1,8 +1,8 @@
-// gpu-quantised [--device cuda|sim]: products of quantised weights on a device, every kind of format: do decode's tiles and
-// prefill's, by mma.sync and by wgmma, give equal bits, and how far are they from sums in double. K with a tail, and without, for
-// wgmma takes no other. Where sums are sm_90's the bits must be the twin's. Exit
-// status 1 where something is not as it must be: bits of the two tilings that differ are told, and are no failure on another GPU,
-// for until they are known to be equal nothing mixes them.
+// gpu-quantised [--device cuda|sim]: checks products with quantised weights on a device in every kind of format. Do the tiles for
+// decode and for prefill, by mma.sync and by wgmma, give equal bits, and how large is the error against sums in double? K with a
+// remainder, and without one, which wgmma needs. On devices with the arithmetic sm_90 the bits must be the twin's. On other GPUs
+// differing bits of two variants are reported and are no failure, since variants that are not known to be equal are never mixed.
+// Exit status 1 on failure.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,14 +52,14 @@ static struct expertd_code_words rows_of_codes(const void *data, size_t k, unsig
         .data = data, .bits = bits, .word = 8, .n_stride = k, .n_word_stride = 8 * k, .k_stride = 1, .k_word_stride = 8};
 }
 
-// Random codes that are numbers, packed for the host. Freed by the caller.
+// Packs random finite codes in the host's layout. The caller frees the result.
 static void *pack(struct check *c, const struct expertd_quantised_format *f) {
     size_t scales = device_codes_scales(f, c->k), size = expertd_dtype_size(f->scale), bits = device_codes_bits(f->code);
     for (size_t i = 0; i < sizeof c->codes; i++) {
         uint8_t code = (uint8_t)pieces_random(&c->pieces);
-        bool no_number =
+        bool not_finite =
             f->code == EXPERTD_CODE_E4M3 ? (code & 0x7f) == 0x7f : f->code == EXPERTD_CODE_E5M2 && (code & 0x7c) == 0x7c;
-        c->codes[i] = no_number ? code & 0xbf : code;
+        c->codes[i] = not_finite ? code & 0xbf : code;
     }
     for (size_t i = 0; i < N * scales; i++) {
         c->zeros[i] = (uint8_t)(pieces_random(&c->pieces) % 17);
@@ -85,7 +85,7 @@ static void *pack(struct check *c, const struct expertd_quantised_format *f) {
     return packed;
 }
 
-static struct expertd_device_matrix matrix_there(struct check *c, const struct expertd_quantised_format *f, const void *packed) {
+static struct expertd_device_matrix upload_matrix(struct check *c, const struct expertd_quantised_format *f, const void *packed) {
     struct device_codes_size bytes = device_codes_bytes(f, N, c->k);
     char *host = malloc(bytes.codes + bytes.scales + bytes.zeros + 1);
     float global = 0.0117f;
@@ -93,12 +93,15 @@ static struct expertd_device_matrix matrix_there(struct check *c, const struct e
         exit(1);
     }
     device_codes_pack(f, packed, N, c->k, host, host + bytes.codes, host + bytes.codes + bytes.scales);
-    struct expertd_device_matrix matrix = {
-        .dtype = EXPERTD_DTYPE_BF16, .groups = 1, .n = N, .k = (uint32_t)c->k, .data = pieces_there(&c->pieces, host, bytes.codes)};
+    struct expertd_device_matrix matrix = {.dtype = EXPERTD_DTYPE_BF16,
+                                           .groups = 1,
+                                           .n = N,
+                                           .k = (uint32_t)c->k,
+                                           .data = pieces_upload(&c->pieces, host, bytes.codes)};
     matrix.quantised =
-        (struct expertd_device_quantised){.format = *f, .scales = pieces_there(&c->pieces, host + bytes.codes, bytes.scales)};
-    matrix.quantised.zeros = f->zero_points ? pieces_there(&c->pieces, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
-    matrix.quantised.globals = f->global != EXPERTD_GLOBAL_NONE ? pieces_there(&c->pieces, &global, sizeof global) : NULL;
+        (struct expertd_device_quantised){.format = *f, .scales = pieces_upload(&c->pieces, host + bytes.codes, bytes.scales)};
+    matrix.quantised.zeros = f->zero_points ? pieces_upload(&c->pieces, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
+    matrix.quantised.globals = f->global != EXPERTD_GLOBAL_NONE ? pieces_upload(&c->pieces, &global, sizeof global) : NULL;
     free(host);
     return matrix;
 }
@@ -112,51 +115,51 @@ static void multiply(struct check *c, const struct expertd_device_matrix *matrix
     uint32_t count = device_cut_tiles(&rows, 1, 0, device_variant_rows(variant), tiles);
     memset(c->staging, 0xff, sizeof c->staging);
     args.rows = (struct expertd_device_rows){.dtype = EXPERTD_DTYPE_BF16,
-                                             .data = pieces_there(&c->pieces, c->x, sizeof c->x),
+                                             .data = pieces_upload(&c->pieces, c->x, sizeof c->x),
                                              .stride = STRIDE,
                                              .variant = variant,
-                                             .tiles = pieces_there(&c->pieces, tiles, count * sizeof *tiles),
+                                             .tiles = pieces_upload(&c->pieces, tiles, count * sizeof *tiles),
                                              .tile_count = count,
                                              .rows = ROWS};
-    args.out = pieces_there(&c->pieces, c->staging, sizeof c->staging);
+    args.out = pieces_upload(&c->pieces, c->staging, sizeof c->staging);
     pieces_must(&c->pieces, c->pieces.table->down(c->pieces.device, &args, &error), &error);
-    pieces_back(&c->pieces, args.out, sizeof c->staging, out);
+    pieces_download(&c->pieces, args.out, sizeof c->staging, out);
 }
 
-// What a column's weights are worth, one by one.
-static void widen_column(const struct expertd_quantised_format *f, const void *packed, size_t n, size_t depth, float *out) {
-    static uint16_t alone[K_MAX];
+// Dequantises the weights of a column.
+static void dequantise_column(const struct expertd_quantised_format *f, const void *packed, size_t n, size_t depth, float *out) {
+    static uint16_t one_hot[K_MAX];
     for (size_t k = 0; k < depth; k++) {
-        alone[k] = 0x3f80; // 1
-        out[k] = expertd_dot_quantised_sm90_reference(f, packed, n, EXPERTD_DTYPE_BF16, alone, depth);
-        alone[k] = 0;
+        one_hot[k] = 0x3f80; // 1
+        out[k] = expertd_dot_quantised_sm90_reference(f, packed, n, EXPERTD_DTYPE_BF16, one_hot, depth);
+        one_hot[k] = 0;
     }
 }
 
-// The greatest error of an element, in units of bf16's last place of the sum of its products' magnitudes.
+// The largest error of an element, relative to the last place of bf16 of the sum of its products' magnitudes.
 static double worst_error(const struct check *c, const struct expertd_quantised_format *f, const void *packed,
                           const uint16_t *got) {
     double worst = 0;
     for (size_t n = 0; n < N; n++) {
         float weights[K_MAX];
-        widen_column(f, packed, n, c->k, weights);
+        dequantise_column(f, packed, n, c->k, weights);
         for (size_t r = 0; r < ROWS; r++) {
-            double want = 0, magnitude = 0;
+            double exact = 0, magnitude = 0;
             for (size_t k = 0; k < c->k; k++) {
                 uint16_t x;
                 memcpy(&x, c->x + r * STRIDE + k * 2, sizeof x);
                 double product = (double)expertd_f32_from_bf16(x) * (double)weights[k];
-                want += product;
+                exact += product;
                 magnitude += fabs(product);
             }
-            double error = fabs((double)expertd_f32_from_bf16(got[r * N + n]) - want) / (magnitude * 0x1p-8);
+            double error = fabs((double)expertd_f32_from_bf16(got[r * N + n]) - exact) / (magnitude * 0x1p-8);
             worst = error > worst || isnan(error) ? error : worst;
         }
     }
     return worst;
 }
 
-static size_t differing(const uint16_t *a, const uint16_t *b) {
+static size_t count_differing(const uint16_t *a, const uint16_t *b) {
     size_t count = 0;
     for (size_t i = 0; i < ROWS * N; i++) {
         count += a[i] != b[i];
@@ -164,8 +167,8 @@ static size_t differing(const uint16_t *a, const uint16_t *b) {
     return count;
 }
 
-static size_t unlike_the_twin(const struct check *c, const struct expertd_quantised_format *f, const void *packed,
-                              const uint16_t *got) {
+static size_t count_unlike_twin(const struct check *c, const struct expertd_quantised_format *f, const void *packed,
+                                const uint16_t *got) {
     size_t count = 0;
     for (size_t i = 0; i < ROWS * N; i++) {
         count += got[i] != expertd_bf16_from_f32(expertd_dot_quantised_sm90_reference(f, packed, i % N, EXPERTD_DTYPE_BF16,
@@ -174,12 +177,12 @@ static size_t unlike_the_twin(const struct check *c, const struct expertd_quanti
     return count;
 }
 
-// How many of the variant's outputs are others than `first`, mma_64's.
-static size_t differing_of(struct check *c, const struct expertd_device_matrix *matrix, enum expertd_device_variant variant,
-                           const uint16_t *first) {
+// The number of the variant's outputs that differ from `first`, the outputs of mma_64.
+static size_t compare_variant(struct check *c, const struct expertd_device_matrix *matrix, enum expertd_device_variant variant,
+                              const uint16_t *first) {
     static uint16_t out[ROWS * N];
     multiply(c, matrix, variant, out);
-    size_t count = differing(first, out);
+    size_t count = count_differing(first, out);
     printf("; %s and mma_64 differ in %zu of %d elements", device_variant_name(variant), count, ROWS * N);
     return count;
 }
@@ -189,22 +192,22 @@ static bool check_format(struct check *c, size_t i) {
     const struct expertd_quantised_format *f = &FORMATS[i].format;
     const struct expertd_device_facts *facts = &c->pieces.devices->facts;
     void *packed = pack(c, f);
-    struct expertd_device_matrix matrix = matrix_there(c, f, packed);
+    struct expertd_device_matrix matrix = upload_matrix(c, f, packed);
     multiply(c, &matrix, EXPERTD_DEVICE_MMA_64, large);
     double worst = worst_error(c, f, packed, large);
     printf("%-27s k %zu: worst error %.3f of bf16's last place", FORMATS[i].name, c->k, worst);
-    size_t differ = differing_of(c, &matrix, EXPERTD_DEVICE_MMA_16, large), unlike = 0;
+    size_t differ = compare_variant(c, &matrix, EXPERTD_DEVICE_MMA_16, large), unlike = 0;
     struct device_network_shape shape = {(uint32_t)c->k, 64, f, f, false};
     struct expertd_device_variants variants;
     if (err_is(device_variants_of(&facts->bf16, &shape, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &variants))) {
         return false;
     }
     for (enum expertd_device_variant v = EXPERTD_DEVICE_WGMMA_8; v < EXPERTD_DEVICE_VARIANTS; v++) {
-        differ += variants.has >> v & 1 ? differing_of(c, &matrix, v, large) : 0;
+        differ += variants.has >> v & 1 ? compare_variant(c, &matrix, v, large) : 0;
     }
     bool has_twin = strcmp(facts->arithmetic, "sm_90") == 0;
     if (has_twin) {
-        unlike = unlike_the_twin(c, f, packed, large);
+        unlike = count_unlike_twin(c, f, packed, large);
         printf(", the twin in %zu", unlike);
     }
     printf("\n");

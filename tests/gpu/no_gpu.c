@@ -1,4 +1,4 @@
-// A module for CUDA on a machine whose driver finds no GPU: for tests of what is said then.
+// A fake CUDA module for a machine whose driver finds no GPU, for tests of the messages.
 #include "expertd/kernels/device.h"
 
 static enum expertd_device_code count_none(uint32_t *out, struct expertd_device_error *error) {

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Other people's grouped products on the GPU at hand, beside ours from the same run and of the same rows in each group, prefill and
-decode, bf16 and FP8: torch._grouped_mm, DeepGEMM, Triton, and cuBLAS on one dense product. What this machine lacks is said, and its
-column stays empty.
+"""Times other libraries' grouped products on this GPU and prints them beside ours from the same run, for the same group sizes, prefill and
+decode, bf16 and FP8: torch._grouped_mm, DeepGEMM, Triton, and cuBLAS on one dense product. Missing libraries are reported and skipped.
 
-    tests/gpu/peers.py --ours FILE [--only-ours]     FILE: expertd-bench kernels --device cuda --json
+    tests/gpu/peers.py --ours FILE [--only-ours]     FILE: output of expertd-bench kernels --device cuda --json
 """
 
 import argparse
@@ -27,7 +26,7 @@ class Shape(NamedTuple):
 
     @property
     def even(self):
-        """Rows of each group where all are whole tiles and alike, else 0."""
+        """The rows of each group if all groups have the same multiple of BLOCK, else 0."""
         return self.sizes[0] if len(set(self.sizes)) == 1 and self.sizes[0] % BLOCK == 0 else 0
 
 
@@ -36,12 +35,12 @@ def shape_of(row):
 
 
 def padded(sizes, tile):
-    """Rows of each group up to whole tiles, as libraries want them that know no ragged ends; of empty groups none."""
+    """The rows of each group rounded up to full tiles, for libraries without ragged groups; empty groups stay empty."""
     return [(size + tile - 1) // tile * tile for size in sizes]
 
 
 def milliseconds(torch, call):
-    """Median of single calls, by the GPU's own clock."""
+    """The median of single calls, timed by CUDA events."""
     for _ in range(WARM):
         call()
     times = []
@@ -60,7 +59,7 @@ def values(torch, *size):
 
 
 def codes(torch, *size):
-    """E4M3, and its scales of 1 x 128 or, of weights, 128 x 128."""
+    """E4M3 codes with their scales of 1 x 128 or, for weights, 128 x 128."""
     blocks = [(width + BLOCK - 1) // BLOCK for width in size[-2 if len(size) == 3 else -1 :]]
     scales = torch.rand((*size[: len(size) - len(blocks)], *blocks), device="cuda", dtype=torch.float32)
     return values(torch, *size).to(torch.float8_e4m3fn), scales
@@ -76,7 +75,7 @@ def index_of(torch, sizes):
     return numbers.repeat_interleave(torch.tensor(sizes, device="cuda"))
 
 
-# Each gives prepare(shape), which gives the call that is timed, or raises where the library is not there.
+# Each returns prepare(shape), which returns the call to time. It raises an exception if the library is missing.
 
 
 def torch_grouped_mm(torch):
@@ -98,7 +97,7 @@ def deep_gemm_bf16(torch):
         raise ImportError("this DeepGEMM has no grouped product in bf16")
 
     def prepare(shape):
-        sizes = padded(shape.sizes, BLOCK)  # its groups are whole tiles: it multiplies the padding too
+        sizes = padded(shape.sizes, BLOCK)  # its groups are full tiles, so it multiplies the padding too
         a, b = values(torch, sum(sizes), shape.k), values(torch, len(sizes), shape.n, shape.k)
         index, out = index_of(torch, sizes), torch.empty(sum(sizes), shape.n, device="cuda", dtype=torch.bfloat16)
         return lambda: product(a, b, out, index)
@@ -144,7 +143,7 @@ def triton_grouped(torch):
 
     def prepare(shape):
         if shape.n % 128 or shape.k % 64:
-            raise ValueError("n or k is no multiple of its tile")
+            raise ValueError("n or k is no multiple of the tile")
         a, b = values(torch, shape.rows, shape.k), values(torch, len(shape.sizes), shape.n, shape.k)
         out, ends = torch.empty(shape.rows, shape.n, device="cuda", dtype=torch.bfloat16), ends_of(torch, shape.sizes)
         tile = 128 if max(shape.sizes) >= 128 else 16
@@ -156,11 +155,11 @@ def triton_grouped(torch):
 
 
 def dense(torch):
-    """One weight for all rows: what cuBLAS makes of as many multiplications, where a group's are many."""
+    """One weight matrix for all rows: the speed of cuBLAS for the same number of multiplications, if groups are large."""
 
     def prepare(shape):
         if not shape.even:
-            raise ValueError("groups of few or uneven rows")
+            raise ValueError("groups are small or uneven")
         a, b = values(torch, shape.rows, shape.k), values(torch, shape.n, shape.k)
         return lambda: a @ b.T
 
@@ -168,12 +167,12 @@ def dense(torch):
 
 
 def dense_fp8(torch):
-    """The same by FP8, a scale for each row and column: block scales are not to be had there."""
+    """The same in FP8 with a scale for each row and column, since torch has no block scales there."""
     product = torch._scaled_mm
 
     def prepare(shape):
         if not shape.even:
-            raise ValueError("groups of few or uneven rows")
+            raise ValueError("groups are small or uneven")
         a, b = codes(torch, shape.rows, shape.k)[0], codes(torch, shape.n, shape.k)[0]
         of_a, of_b = torch.ones(shape.rows, 1, device="cuda"), torch.ones(1, shape.n, device="cuda")
         return lambda: product(a, b.T, scale_a=of_a, scale_b=of_b, out_dtype=torch.bfloat16)
@@ -198,9 +197,9 @@ def find_peers(torch):
         for name, make in peers.items():
             try:
                 found[dtype][name] = make(torch)
-                print(f"{name}: there")
-            except Exception as error:  # whatever a library says when it is imported
-                print(f"{name}: not here ({type(error).__name__}: {first_line(error)})")
+                print(f"{name}: found")
+            except Exception as error:  # an import may raise anything
+                print(f"{name}: missing ({type(error).__name__}: {first_line(error)})")
     return found
 
 
@@ -212,7 +211,7 @@ def print_ours(rows):
 
 
 def compare_row(torch, row, peers, deadline):
-    """A line: our time, each peer's, and ours in speed over theirs. Not all peers where the time is over."""
+    """A line with our time, each peer's time, and our speed over the peer's. Stops adding peers at the deadline."""
     shape, name = shape_of(row), row["shape"].split()[0]
     line = f"{name:22} {row['dtype']:13} ours {row['seconds'] * 1e6:9.1f} us"
     for peer, prepare in peers.items():
@@ -221,14 +220,14 @@ def compare_row(torch, row, peers, deadline):
         try:
             spent_us = milliseconds(torch, prepare(shape)) * 1e3
             line += f"; {peer} {spent_us:9.1f} us, ours {spent_us / (row['seconds'] * 1e6):.2f} of its speed"
-        except Exception as error:  # one peer that fails leaves the others their rows
-            line += "" if isinstance(error, ValueError) else f"; {peer} failed ({first_line(error)})"  # no shape of its own
+        except Exception as error:  # a failing peer must not end the comparison
+            line += "" if isinstance(error, ValueError) else f"; {peer} failed ({first_line(error)})"  # ValueError: the peer does not support the shape
         torch.cuda.empty_cache()
     return line
 
 
 def compare(torch, rows):
-    """Decode's rows first: they take no time. Then the smaller half of prefill's before the larger."""
+    """Compares the rows in order of size, so that decode, which is fast, comes first."""
     peers, deadline = find_peers(torch), time.monotonic() + PEERS_SECONDS
     known = [row for row in rows if shape_of(row) and row["dtype"] in peers]
     for row in sorted(known, key=lambda row: shape_of(row).rows):
@@ -243,7 +242,7 @@ def main():
     try:
         answer = json.load(open(options.ours))
     except (OSError, ValueError) as error:
-        print(f"no figures of ours: {error}")
+        print(f"cannot read our figures: {error}")
         return 0
     if options.only_ours:
         print(answer["machine"]["backend"])
@@ -252,10 +251,10 @@ def main():
     try:
         import torch
     except ImportError as error:
-        print(f"torch: not here ({error}), so there is nothing to stand beside ours")
+        print(f"torch is missing ({error}): nothing to compare with")
         return 0
     if not torch.cuda.is_available():
-        print(f"torch {torch.__version__}: finds no GPU, so there is nothing to stand beside ours")
+        print(f"torch {torch.__version__} finds no GPU: nothing to compare with")
         return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     compare(torch, answer["rows"])

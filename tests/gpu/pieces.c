@@ -45,19 +45,19 @@ void pieces_must(const struct pieces *p, enum expertd_device_code code, const st
     }
 }
 
-// On the host a copy is pinned only meanwhile, in pages of its own.
+// Copies through temporary pinned pages on the host.
 static void copy(const struct pieces *p, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
     struct expertd_device_error error;
     void *pages = NULL;
-    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
-    if (posix_memalign(&pages, PAGE, whole) != 0) {
+    size_t rounded = (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
+    if (posix_memalign(&pages, PAGE, rounded) != 0) {
         end(p, 1, "no memory");
     }
     bool up = way == EXPERTD_DEVICE_UPLOAD;
     if (up && bytes > 0) {
         memcpy(pages, from, bytes);
     }
-    pieces_must(p, p->table->pin(p->device, pages, whole, &error), &error);
+    pieces_must(p, p->table->pin(p->device, pages, rounded, &error), &error);
     pieces_must(p, p->table->copy(p->device, way, up ? to : pages, up ? pages : from, bytes, &error), &error);
     pieces_must(p, p->table->wait(p->device, &error), &error);
     p->table->unpin(p->device, pages);
@@ -67,11 +67,11 @@ static void copy(const struct pieces *p, enum expertd_device_way way, void *to, 
     free(pages);
 }
 
-void *pieces_there(struct pieces *p, const void *host, size_t bytes) {
+void *pieces_upload(struct pieces *p, const void *host, size_t bytes) {
     struct expertd_device_error error;
     void *memory;
     if (p->count == PIECES_MAX) {
-        end(p, 1, "too many pieces of device memory");
+        end(p, 1, "too many allocations of device memory");
     }
     pieces_must(p, p->table->reserve(p->device, bytes + 1, &memory, &error), &error);
     p->all[p->count++] = memory;
@@ -79,7 +79,7 @@ void *pieces_there(struct pieces *p, const void *host, size_t bytes) {
     return memory;
 }
 
-void pieces_back(struct pieces *p, const void *memory, size_t bytes, void *host) {
+void pieces_download(struct pieces *p, const void *memory, size_t bytes, void *host) {
     copy(p, EXPERTD_DEVICE_DOWNLOAD, host, memory, bytes);
 }
 

@@ -1,4 +1,4 @@
-// Memory of one device for the checks of tests/gpu: copies there and back, a failure of which ends the program.
+// One device and its memory for the programs of tests/gpu. Any failure ends the program.
 #ifndef EXPERTD_TESTS_GPU_PIECES_H
 #define EXPERTD_TESTS_GPU_PIECES_H
 
@@ -16,14 +16,14 @@ struct pieces {
     int count;
 };
 
-// Opens what "--device X" asks for, the first GPU without it. Ends the program with 69 where there is none, 64 for other arguments.
+// Opens the device of "--device X", by default the first GPU. Ends the program with 69 if it is missing, 64 for other arguments.
 void pieces_open(struct pieces *p, const char *program, int argc, char **argv);
 void pieces_close(struct pieces *p);
 
 uint32_t pieces_random(struct pieces *p);
 void pieces_must(const struct pieces *p, enum expertd_device_code code, const struct expertd_device_error *error);
-void *pieces_there(struct pieces *p, const void *host, size_t bytes); // a copy; until pieces_drop
-void pieces_back(struct pieces *p, const void *memory, size_t bytes, void *host);
+void *pieces_upload(struct pieces *p, const void *host, size_t bytes); // returns a copy on the device, valid until pieces_drop
+void pieces_download(struct pieces *p, const void *memory, size_t bytes, void *host);
 void pieces_drop(struct pieces *p);
 
 #endif

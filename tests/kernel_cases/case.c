@@ -170,9 +170,9 @@ FALLIBLE case_expected(const struct kernel_case *c, const char *name, const stru
         same = view->shape[i] == answer->shape[i];
     }
     if (!same) {
-        char has[EXPERTD_TENSOR_SHAPE_TEXT_MAX], gives[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        char found_text[EXPERTD_TENSOR_SHAPE_TEXT_MAX], gives[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         FAIL(EXPERTD_ERR_CHECKPOINT, "expected tensor %s is %s%s, but the operation gives %s%s", name,
-             expertd_dtype_name(view->dtype), expertd_tensor_shape_text(view->shape, view->rank, has),
+             expertd_dtype_name(view->dtype), expertd_tensor_shape_text(view->shape, view->rank, found_text),
              expertd_dtype_name(answer->dtype), expertd_tensor_shape_text(answer->shape, answer->rank, gives));
     }
     *out = view;
@@ -214,9 +214,9 @@ FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struc
     return OK;
 }
 
-// NaN for floats; 0x7f7f7f7f for integers.
+// Poisons an output: NaN for most floats, 0x7f7f7f7f for integers.
 static void poison(enum expertd_dtype dtype, uint64_t elements, void *out) {
-    memset(out, 0x7f, elements * expertd_dtype_size(dtype)); // of F16 and BF16: NaN for the one, for the other 3.4e38
+    memset(out, 0x7f, elements * expertd_dtype_size(dtype)); // F16: NaN; BF16: 3.4e38
     for (uint64_t i = 0; dtype == EXPERTD_DTYPE_BF16 && i < elements; i++) {
         ((uint16_t *)out)[i] = 0x7fff;
     }
@@ -225,7 +225,7 @@ static void poison(enum expertd_dtype dtype, uint64_t elements, void *out) {
     }
 }
 
-// Of an answer that the file has too, so that the product is a number.
+// The shape was compared with a tensor of the file, so the product does not overflow.
 static uint64_t elements_of(const struct case_answer *answer) {
     uint64_t elements = 1;
     for (uint32_t i = 0; i < answer->rank; i++) {
@@ -241,11 +241,11 @@ static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *dev
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)elements);
     }
     poison(run->answer.dtype, elements, *out);
-    return run->run(run->context, &(struct case_place){device, team}, *out);
+    return run->run(run->context, &(struct case_target){device, team}, *out);
 }
 
-// Which NaN it is no one promises: x86 makes a negative one of Inf - Inf, a GPU a positive one of other bits, and of two that meet
-// in an fma the form of the instruction decides, which differs between kernels for few rows and for many.
+// Any NaN equals any other. x86 and GPUs produce different NaNs for Inf - Inf, and where two NaNs meet in an fma, the form of the
+// instruction decides, which differs between kernels for small and large m.
 static bool both_nan(enum expertd_dtype dtype, const void *first, const void *second, uint64_t i) {
     return isnan(value_at(dtype, first, i)) && isnan(value_at(dtype, second, i));
 }
@@ -266,7 +266,7 @@ static FALLIBLE same_bits(const struct case_run *run, const void *first, const v
 
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run) {
     const struct expertd_tensor_view *expected;
-    TRY(case_expected(c, "out", &run->answer, &expected)); // bounds the allocation too
+    TRY(case_expected(c, "out", &run->answer, &expected)); // also bounds the allocation
     void *first = NULL, *second = NULL, *twin = NULL;
     err_t e;
     TRY_OUT(e, run_poisoned(run, c->device, NULL, &first));
@@ -284,7 +284,7 @@ out:
     return e;
 }
 
-// Of all operations together.
+// The attributes of all operations.
 static bool is_attribute(const char *name) {
     static const char *const KNOWN[] = {
         "format",

@@ -1,6 +1,6 @@
-// One golden case of a kernel: a safetensors file whose metadata holds the operation and its attributes
-// (tests/goldens/kernels/README.md; quantised_grouped_matmul: README.md here), and what every operation's runner does with it.
-// Errors say what is wrong with the file, or with the answer.
+// One golden case: a safetensors file whose metadata holds the operation and its attributes (tests/goldens/kernels/README.md;
+// quantised_grouped_matmul: README.md in this folder), and the functions that the runners of all operations share. An error
+// names the fault of the file or of the answer.
 #ifndef EXPERTD_TESTS_KERNEL_CASES_CASE_H
 #define EXPERTD_TESTS_KERNEL_CASES_CASE_H
 
@@ -15,21 +15,21 @@ struct case_device;
 struct kernel_case {
     struct safetensors file;
     struct expertd_tensor_view tensors[CASE_TENSORS_MAX]; // aligned copies, in the order of the file's entries
-    const char *expected_error;                           // the argument that must be named; NULL: there is none
+    const char *expected_error;                           // the argument that the error must name; NULL: no error expected
     double atol, rtol;
     bool interpret;
-    struct expertd_team *team;  // of the second run
-    struct case_device *device; // that both runs are on; NULL: the CPU
-    bool has_twin;              // of the device, in the CPU's scalar kernels
+    struct expertd_team *team;  // for the second run
+    struct case_device *device; // for both runs; NULL: the CPU
+    bool has_twin;              // the CPU has a scalar twin of the device's arithmetic
 };
 
 FALLIBLE case_open(const char *path, struct kernel_case *out);
 void case_close(struct kernel_case *c); // legal on a zeroed struct
 
-// Says on stderr which attributes are none that any operation has: the case is judged without them.
+// Reports attributes that no operation has on stderr; the case runs without them.
 void case_note_unknown(const struct kernel_case *c, const char *path);
 
-// Attributes. EXPERTD_ERR_INVALID names the attribute where it is no such thing; absent ones give `absent`.
+// Attributes. EXPERTD_ERR_INVALID names a malformed attribute; missing ones give `absent`.
 FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t absent, int64_t *out);
 FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out);
 FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum expertd_dtype *out);
@@ -39,38 +39,38 @@ const char *case_text(const struct kernel_case *c, const char *key); // "" where
 // A tensor by name, NULL where there is none.
 const struct expertd_tensor_view *case_tensor(const struct kernel_case *c, const char *name);
 
-// What a tensor of the answer is.
+// Dtype and shape of a tensor of the answer.
 struct case_answer {
     enum expertd_dtype dtype;
     uint32_t rank;
     uint64_t shape[CASE_RANK_MAX];
 };
 
-// The expected tensor, which must be there and be of that dtype and shape.
+// The expected tensor; an error where it is missing or has another dtype or shape.
 FALLIBLE case_expected(const struct kernel_case *c, const char *name, const struct case_answer *answer,
                        const struct expertd_tensor_view **out);
 
-// Is every element within the bounds? The error has the first that is not.
+// Compares within the case's tolerances. The error shows the first element outside.
 FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct expertd_tensor_view *expected, const void *got);
 
 // Where an operation runs: on the device, on the team, or (both NULL) on the calling thread.
-struct case_place {
+struct case_target {
     struct case_device *device;
     struct expertd_team *team;
 };
 
-// What an operation does into a poisoned buffer.
+// One run of an operation into a poisoned buffer.
 struct case_run {
-    FALLIBLE (*run)(void *context, const struct case_place *place, void *out);
+    FALLIBLE (*run)(void *context, const struct case_target *target, void *out);
     void *context;
     struct case_answer answer;
 };
 
-// Runs twice, the second time on the case's team; the first answer must be within the bounds of tensor `out`, the second equal it
-// bit for bit. On a device both times, and a third time on the CPU, where that has the device's twin: equal bits again.
+// Runs twice, the second time on the case's team. The first answer must be within the tolerances of tensor `out`; the second must
+// have the same bits. With a device, both runs are on it, and a third on the CPU, where it has a scalar twin: equal bits again.
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run);
 
-// The operations.
+// Runners of the operations.
 FALLIBLE run_grouped_matmul(const struct kernel_case *c);
 FALLIBLE run_transposed_grouped_matmul(const struct kernel_case *c);
 FALLIBLE run_group_metadata(const struct kernel_case *c);

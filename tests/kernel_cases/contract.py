@@ -1,5 +1,6 @@
-"""The grouped operations in numpy, by the contract's words alone: what kernel_cases is tried against. Nothing here comes from the
-kernels. Each sum is taken one k after another, each fma rounded once, so that answers are the contract's to the last bit."""
+"""The grouped operations in numpy: an independent definition of the numerics contract, which shares nothing with the kernels.
+
+Sums are taken one k after another, and each fma rounds once, so that answers are exact to the last bit."""
 
 import json
 import struct
@@ -12,7 +13,7 @@ LEAST_NORMAL = 2.0 ** -126
 
 
 class Tensor:
-    """As safetensors have it: dtype, shape and little-endian bytes."""
+    """A tensor of a safetensors file: dtype, shape and little-endian bytes."""
 
     def __init__(self, dtype, shape, codes):
         self.dtype, self.shape, self.codes = dtype, list(shape), np.ascontiguousarray(codes)
@@ -37,7 +38,7 @@ def write_safetensors(path, metadata, tensors):
 # ---- elements
 
 def float8_values(exponent_bits, bias, finite_only):
-    """Of all 256 codes."""
+    """The values of all 256 codes."""
     codes = np.arange(256)
     fraction_bits = 7 - exponent_bits
     exponent, fraction = codes >> fraction_bits & (1 << exponent_bits) - 1, codes & (1 << fraction_bits) - 1
@@ -57,7 +58,7 @@ E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6],
 
 
 def decode(dtype, codes):
-    """float32 values of stored codes; integers as int64; U8 as E2M1, two a byte, the low nibble first."""
+    """float32 values of stored codes; integers as int64; U8 as E2M1, two codes per byte, low nibble first."""
     if dtype == "F32":
         return codes.view(np.float32)
     if dtype == "F16":
@@ -71,14 +72,14 @@ def decode(dtype, codes):
 
 
 def encode(dtype, values):
-    """Codes of float32 values (of int64 for integers), one rounding to nearest even."""
+    """Codes of float32 values (of int64 for integers), rounded once to nearest even."""
     if dtype in INTEGERS:
         return np.asarray(values).astype(INTEGERS[dtype])
     values = np.asarray(values, np.float32)
     if dtype == "F32":
         return values
     if dtype == "F16":
-        with np.errstate(over="ignore"):  # to Inf
+        with np.errstate(over="ignore"):  # overflow gives Inf
             return values.astype(np.float16)
     assert dtype == "BF16", dtype
     bits = values.view(np.uint32).astype(np.uint64)
@@ -89,7 +90,7 @@ def encode(dtype, values):
 # ---- sums
 
 def sum_to_odd(a, b):
-    """a + b of float64, rounded to odd: a second rounding, to 24 bits and fewer, is then that of the exact sum."""
+    """a + b in float64, rounded to odd. A second rounding to 24 bits or fewer then gives the rounded exact sum."""
     with np.errstate(all="ignore"):
         total = np.asarray(a + b)
         back = total - a
@@ -101,12 +102,12 @@ def sum_to_odd(a, b):
 
 
 def fma(a, b, c, flush=False):
-    """a * b + c of float32, rounded once. flush: subnormal operands count as 0, and so do results tiny after rounding."""
+    """a * b + c in float32, rounded once. flush: subnormal operands and results that are tiny after rounding become 0."""
     with np.errstate(all="ignore"):
         a, b, c = (np.asarray(x, np.float64) for x in (a, b, c))
         if flush:
             a, b, c = (np.where(np.abs(x) < LEAST_NORMAL, 0.0, x) for x in (a, b, c))
-        odd = sum_to_odd(a * b, c)  # a product has 48 bits: it is exact
+        odd = sum_to_odd(a * b, c)  # the product has 48 bits, so it is exact
         result = odd.astype(np.float32)
         if flush:
             unbounded = (np.where(np.abs(odd) < 2.0 ** -100, odd, 0.0) * 2.0 ** 100).astype(np.float32)
@@ -122,7 +123,7 @@ def sum_fmas(a, b):
 
 
 def sum_pairs(a, b):
-    """bf16 by bf16: of each pair of k the odd one first, flushed; an odd tail has +0 beside it."""
+    """bf16 by bf16: two flushed fmas per pair of k, the odd k first; an odd tail is a pair with +0."""
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     zero_a, zero_b = np.zeros((a.shape[0], 1), np.float32), np.zeros((1, b.shape[1]), np.float32)
     for k in range(0, a.shape[1], 2):
@@ -133,7 +134,7 @@ def sum_pairs(a, b):
 
 
 def sum_steps(a, b, step):
-    """[m, k] by [k, n] as AMX's tiles sum bf16: `step` k at a time, even and odd ones apart, each from +0; then their sum is added."""
+    """[m, k] by [k, n] in bf16 as AMX: per `step` of k, the even and the odd k are summed separately from +0; then their sum is added."""
     one = np.float32(1)
     total = zeros = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for first in range(0, a.shape[1], step):
@@ -145,7 +146,7 @@ def sum_steps(a, b, step):
 
 
 def sum_products(a, b, dtype_a, dtype_b):
-    """[m, k] by [k, n]: float32, or int64 that has not wrapped yet."""
+    """[m, k] by [k, n]: float32, or int64 before it wraps."""
     if dtype_a == "I8":
         return a @ b
     narrow = ("BF16", "F8_E4M3", "F8_E5M2", "U8")
@@ -157,7 +158,7 @@ def wrap(integers):
 
 
 def float_sums(sums, dtype):
-    """Of int32 or float64: to nearest even for F32; to odd for narrower ones, whose own rounding is then the only one."""
+    """Converts int32 or float64 to float32: to nearest even for F32; to odd for narrower dtypes, so that both conversions round once."""
     with np.errstate(all="ignore"):
         values = sums.astype(np.float32)
     back = values.astype(np.float64)
@@ -169,7 +170,7 @@ def float_sums(sums, dtype):
 
 
 def finish(total, alpha, beta, c, dtype):
-    """Codes of alpha * total + beta * c. c is not looked at where beta is 0."""
+    """Codes of alpha * total + beta * c. Where beta is 0, c is not read."""
     if dtype == "I32":
         return wrap(int(alpha) * total + (int(beta) * c if beta else 0))
     if total.dtype == np.int64 and beta:
@@ -186,7 +187,7 @@ def finish(total, alpha, beta, c, dtype):
 # ---- operations
 
 def scatter_rows(lhs, shape, group_sizes, group_offset, out_dtype, mode, existing, sums):
-    """The rows of each local group are sums(group, its rows of lhs), and what existing_out's mode makes of them."""
+    """Rows of each local group: sums(group, rows of lhs), then existing_out by its mode."""
     local, m, n = shape
     out = np.zeros((m, n), encode(out_dtype, np.zeros(0)).dtype) if existing is None else existing.codes.reshape(m, n).copy()
     starts = np.concatenate([[0], np.cumsum(group_sizes)])
@@ -212,7 +213,7 @@ class Coded:
         self.zeros, self.global_scale, self.global_op = zeros, global_scale, global_op
 
     def values(self, i, k):
-        """Of group i, [n, k]: what is multiplied. A zero point is one column's over a scale's k."""
+        """[n, k] of group i: codes minus zero points. A zero point belongs to one column and one scale group."""
         n, codes = self.codes.shape[1], self.codes.codes.reshape(self.codes.shape)[i]
         if self.code in ("E4M3", "E5M2"):
             return (E4M3 if self.code == "E4M3" else E5M2)[codes]
@@ -226,7 +227,7 @@ class Coded:
         return (codes.astype(np.int64) - zeros).astype(np.float32)
 
     def scales_of(self, i, k):
-        """Of group i, [n, k]: the format's own product, rounded once to fp32."""
+        """[n, k] of group i: scale combined with the global scale, rounded once to fp32."""
         n, scales = self.codes.shape[1], self.scales.values()[i]
         with np.errstate(all="ignore"):
             if self.global_op:
@@ -267,7 +268,7 @@ def transposed_grouped_matmul(lhs, rhs, group_sizes, group_offset, num_actual_gr
 
 
 def make_group_metadata(group_sizes, m, tm, start_group, num_nonzero_groups, visit_empty_groups):
-    """group_offsets and the visits, a (group, tile) each."""
+    """group_offsets and the visits as (group, tile)."""
     m_tiles, offsets, visits = -(-m // tm), [0], []
     for size in group_sizes:
         offsets.append(offsets[-1] + int(size))
@@ -281,17 +282,17 @@ def make_group_metadata(group_sizes, m, tm, start_group, num_nonzero_groups, vis
 
 
 def spread(scales, first, last, block_first, block_last):
-    """One scale for each element of [first, last]."""
+    """Expands scales to one per element of [first, last]."""
     grid = scales.reshape(-(-first // block_first) if first else 0, -(-last // block_last) if last else 0)
     return np.repeat(np.repeat(grid, block_first, 0)[:first], block_last, 1)[:, :last]
 
 
-# mode -> the block along the dimension that is kept, and along K
+# mode -> lines and k of a block that shares a scale
 BLOCKS = {"block_128x128": (128, 128), "block_1x128": (1, 128), "mxfp8_1x32": (1, 32), "mxfp4_1x32": (1, 32)}
 
 
 class Operand:
-    """a or b of a grouped_gemm: a flat tensor, the stored shapes of its groups, how it is scaled."""
+    """a or b of a grouped_gemm: a flat tensor, the stored shapes of its groups, its scaling."""
 
     def __init__(self, tensor, shapes, k_is_last, scaling="none", scale=None):
         self.tensor, self.shapes, self.k_is_last, self.scaling, self.scale = tensor, shapes, k_is_last, scaling, scale
@@ -307,7 +308,7 @@ class Operand:
         return [1] * len(self.shapes)
 
     def groups(self):
-        """Of each group its values and its scales as [kept, K]: (values, scales or None)."""
+        """Per group (values, scales or None) as [lines, K]."""
         values, counts = self.tensor.values().reshape(-1), self.scale_counts()
         scales = None if self.scale is None else self.scale.values().reshape(-1)
         at = scale_at = 0
@@ -323,8 +324,8 @@ class Operand:
 
 
 def scaled_sum(a, b, scale_a, scale_b, k_per_scale):
-    """[m, k] by [n, k], each with its scales: a sum of codes per block of K, then one fma with the product of the scales, or with the
-    smaller one where that product is no normal number, of what the larger one has multiplied."""
+    """[m, k] by [n, k], each with scales: a partial sum of codes per block of K, then fma(partial, product of scales, sum); where that
+    product is not a normal number, fma(partial * larger, smaller, sum)."""
     total = np.zeros((a.shape[0], b.shape[0]), np.float32)
     for k in range(0, a.shape[1], k_per_scale or a.shape[1] or 1):
         block = slice(k, k + (k_per_scale or a.shape[1]))
@@ -350,7 +351,7 @@ def grouped_gemm(a, b, alpha, beta, c, out_dtype, out_elements):
             total = scaled_sum(rows, columns, scale_a, scale_b, BLOCKS.get(a.scaling, (0, 0))[1])
         factor, share = (1 if x is None else x[0 if len(x) == 1 else g] for x in (alpha, beta))
         share = 0 if beta is None else share
-        factor = factor if rows.shape[1] else 1  # over no k the sum is +0, whatever alpha is
+        factor = factor if rows.shape[1] else 1  # where k is 0, the sum is +0 for any alpha
         existing = c.values()[at:at + m * n].reshape(m, n) if share else None
         out[at:at + m * n] = finish(total, factor, share, existing, out_dtype).reshape(-1)
         at += m * n

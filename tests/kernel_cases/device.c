@@ -40,7 +40,7 @@ void case_device_close(struct case_device *d) {
     *d = (struct case_device){0};
 }
 
-FALLIBLE case_there(struct case_device *d, const void *host, size_t bytes, void **out) {
+FALLIBLE case_device_copy(struct case_device *d, const void *host, size_t bytes, void **out) {
     *out = NULL;
     if (!host) {
         return OK;
@@ -71,7 +71,7 @@ FALLIBLE case_back(struct case_device *d, const void *there, size_t bytes, void 
 
 void case_device_drop(struct case_device *d) {
     struct expertd_device_error error;
-    (void)d->devices->table->wait(d->devices->all[0], &error); // what failed is told already
+    (void)d->devices->table->wait(d->devices->all[0], &error); // the failure was reported already
     while (d->count > 0) {
         d->devices->table->release(d->devices->all[0], d->pieces[--d->count]);
     }

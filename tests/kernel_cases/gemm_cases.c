@@ -8,7 +8,7 @@
 
 enum { NAME_MAX_BYTES = 32, GROUPS_MAX = 1 << 20 };
 
-// "a" and "first" to attribute a_first or tensor a_first_dims: one of the two.
+// Reads a dimension from attribute a_first or tensor a_first_dims; a case has one of the two.
 static FALLIBLE read_dim(const struct kernel_case *c, const char *operand, const char *which, struct expertd_gemm_dim *out) {
     char same[NAME_MAX_BYTES], ragged[NAME_MAX_BYTES];
     snprintf(same, sizeof same, "%s_%s", operand, which);
@@ -124,32 +124,32 @@ static FALLIBLE read_args(const struct kernel_case *c, struct expertd_grouped_ge
 
 static FALLIBLE operand_there(struct case_device *d, struct expertd_gemm_operand *operand) {
     void *data, *scales;
-    TRY(case_there(d, operand->data, operand->count * expertd_dtype_size(operand->dtype), &data));
-    TRY(case_there(d, operand->scales, operand->scale_count * expertd_dtype_size(operand->scale_dtype), &scales));
+    TRY(case_device_copy(d, operand->data, operand->count * expertd_dtype_size(operand->dtype), &data));
+    TRY(case_device_copy(d, operand->scales, operand->scale_count * expertd_dtype_size(operand->scale_dtype), &scales));
     operand->data = data;
     operand->scales = scales;
     return OK;
 }
 
-static FALLIBLE multiply_there(struct case_device *d, struct expertd_grouped_gemm_args *args, void *out) {
+static FALLIBLE multiply_on_device(struct case_device *d, struct expertd_grouped_gemm_args *args, void *out) {
     size_t bytes = args->out_count * expertd_dtype_size(args->out_dtype);
     void *c;
     TRY(operand_there(d, &args->a));
     TRY(operand_there(d, &args->b));
-    TRY(case_there(d, args->c, args->c_count * expertd_dtype_size(args->out_dtype), &c));
-    TRY(case_there(d, out, bytes, &args->out));
+    TRY(case_device_copy(d, args->c, args->c_count * expertd_dtype_size(args->out_dtype), &c));
+    TRY(case_device_copy(d, out, bytes, &args->out));
     args->c = c;
     TRY(expertd_device_grouped_gemm(d->operations, args));
     return case_back(d, args->out, bytes, out);
 }
 
-static FALLIBLE multiply(void *context, const struct case_place *place, void *out) {
+static FALLIBLE multiply(void *context, const struct case_target *target, void *out) {
     struct expertd_grouped_gemm_args args = *(struct expertd_grouped_gemm_args *)context;
-    struct expertd_team *team = place->team;
+    struct expertd_team *team = target->team;
     args.out = out;
-    if (place->device) {
-        err_t e = multiply_there(place->device, &args, out);
-        case_device_drop(place->device);
+    if (target->device) {
+        err_t e = multiply_on_device(target->device, &args, out);
+        case_device_drop(target->device);
         return e;
     }
     void *workspace;

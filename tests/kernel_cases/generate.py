@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""generate.py FOLDER [--seed N] [--count N] [--arithmetic cpu|other]: random golden files of every operation, and of what each must
-refuse, with the answers of contract.py.
+"""generate.py FOLDER [--seed N] [--count N] [--arithmetic cpu|other]: writes random golden files of every operation with the answers of
+contract.py, and files with the errors that each must report.
 
-Of arithmetic cpu the answers are exact. Of others' (scalar_amx, a simulated GPU) sums of bf16 and narrower dtypes are bounded."""
+For arithmetic cpu the answers are exact. For others (scalar_amx, a simulated GPU), sums of bf16 and narrower dtypes have tolerances."""
 
 import argparse
 import pathlib
@@ -18,11 +18,11 @@ TOKENS = {"F8_E4M3": E4M3, "F8_E5M2": E5M2}
 
 
 class Case:
-    """One file in the making."""
+    """A file that is being made."""
 
     def __init__(self, random, op):
         self.random, self.op, self.metadata, self.tensors = random, op, {"format": 1, "op": op}, {}
-        self.inexact = 0.0  # the greatest sum of magnitudes, where another arithmetic may round otherwise
+        self.inexact = 0.0  # the greatest sum of magnitudes, which scales the tolerance of other arithmetics
 
     def one_of(self, *choices):
         return choices[self.random.integers(len(choices))]
@@ -63,7 +63,7 @@ def float_values(case, shape, kind):
 
 
 def tensor(case, dtype, shape, tame=False):
-    """Of any values. tame: where only bounds are compared, which overflows and flushes would break."""
+    """Random values. tame: without overflow and flush, for answers with tolerances."""
     random, count = case.random, int(np.prod(shape, dtype=np.int64))
     if dtype == "I8":
         low = case.one_of(-128, -128, -3)
@@ -73,7 +73,7 @@ def tensor(case, dtype, shape, tame=False):
     if dtype in TOKENS or dtype == "U8":
         codes = random.integers(0, 256, count).astype(np.uint8)
         finite = np.isfinite(TOKENS[dtype]) if dtype in TOKENS else np.ones(256, bool)
-        if case.chance(0.7):  # else NaN codes among them
+        if case.chance(0.7):  # else some codes are NaN
             codes = np.where(finite[codes], codes, 0x35).astype(np.uint8)
         return Tensor(dtype, shape, codes)
     kinds = ["plain", "plain", "integers", "special"] if tame else ["plain", "plain", "integers", "spread", "flush", "subnormal", "large", "special"]
@@ -105,7 +105,7 @@ def exact_in_any_arithmetic(*dtypes):
 
 
 def greatest(values):
-    """Of the finite ones' magnitudes: the others make NaN and Inf, which no bound is for."""
+    """The greatest sum of finite magnitudes; NaN and Inf have no tolerance."""
     return np.abs(values[np.isfinite(values)]).max(initial=0).astype(np.float64)
 
 
@@ -186,7 +186,7 @@ def metadata(case, _arithmetic):
 
 
 class Dim:
-    """M, N or K of every group: the same, or ragged. Each of the two matrices that have it may say so in its own way."""
+    """M, N or K of every group: equal or ragged. The two matrices that have the dimension may state it in different ways."""
 
     def __init__(self, case, groups, even=False):
         self.ragged = case.chance(0.5)
@@ -293,8 +293,8 @@ def empty(dtype, *shape):
 
 
 def write_edges(folder):
-    """Of what chance seldom meets: sizes of 2^40 and 2^62 where another is 0, a scale or an alpha of nothing that is no finite number,
-    and sums of int8 past 2^24 in outputs of floats. Returns how many there are."""
+    """Cases that random choices seldom reach: sizes of 2^40 and 2^62 together with a size of 0, empty sums with an infinite scale or alpha, and
+    int8 sums above 2^24 in float outputs. Returns the number of cases."""
     gemms = [dict(zip(("a_first", "a_last", "b_first", "b_last", "out_first", "out_last"), (m, k, k, n, m, n)))
              for size in (2 ** 40, 2 ** 62) for m, k, n in ((0, size, 0), (size, 0, 0), (0, 0, size))]
     cases = [({"op": "grouped_gemm", "num_groups": 3, "trans_a": "false", "trans_b": "false"} | sizes,
@@ -306,7 +306,7 @@ def write_edges(folder):
                        "tensor", "a_first": 2, "a_last": 0, "b_first": 3, "b_last": 0, "out_first": 2, "out_last": 3},
                       {"a": empty("F8_E4M3", 0), "b": empty("F8_E5M2", 0), "a_scale": scale, "b_scale": scale,
                        "out": Tensor("F32", [6], np.zeros(6, np.float32))}))
-        for beta in (0, 2):  # an alpha of nothing is nothing too
+        for beta in (0, 2):  # alpha times an empty sum is 0
             c, factors = Tensor("F32", [6], np.arange(6, dtype=np.float32)), [np.array([x], np.float32) for x in (value, beta)]
             a, b = (Operand(empty("F32", 0), [(lines, 0)], True) for lines in (2, 3))
             cases.append(({"op": "grouped_gemm", "num_groups": 1, "trans_a": "false", "trans_b": "true", "a_first": 2, "a_last": 0,

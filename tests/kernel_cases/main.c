@@ -1,5 +1,5 @@
-// kernel_cases [--kernels NAME | --device sim|cuda[:N]] [--interpret] PATH…: runs golden kernel files, or every one of a folder,
-// and says which do not hold.
+// kernel_cases [--kernels NAME | --device sim|cuda[:N]] [--interpret] PATH…: runs golden files, or all files of a folder, and
+// reports those that fail.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static FALLIBLE run_operation(const struct kernel_case *c) {
     FAIL(EXPERTD_ERR_CHECKPOINT, "op is \"%s\": there is no such operation", op);
 }
 
-// The operation's outcome against the one that the case expects.
+// Compares the operation's result with the expected answer or error.
 static FALLIBLE judge(const struct kernel_case *c, err_t outcome) {
     if (!c->expected_error) {
         return outcome;
@@ -69,7 +69,7 @@ static FALLIBLE run_file(struct run *run, const char *path) {
 
 static void count_file(struct run *run, const char *path) {
     if (err_is(run_file(run, path))) {
-        bool named = strncmp(expertd_err_message(), path, strlen(path)) == 0; // by the reader of the file
+        bool named = strncmp(expertd_err_message(), path, strlen(path)) == 0; // the file reader puts the path into the message
         printf("%s%s%s\n", named ? "" : path, named ? "" : ": ", expertd_err_message());
         run->failed++;
     } else {

@@ -30,14 +30,14 @@ static enum expertd_dtype out_dtype(enum expertd_dtype lhs, enum expertd_dtype p
     return preferred ? preferred : lhs == EXPERTD_DTYPE_I8 ? EXPERTD_DTYPE_I32 : EXPERTD_DTYPE_F32;
 }
 
-static FALLIBLE multiply_there(struct case_device *d, struct expertd_grouped_matmul_args *args, void *out) {
+static FALLIBLE multiply_on_device(struct case_device *d, struct expertd_grouped_matmul_args *args, void *out) {
     struct expertd_plain_weights plain = *args->rhs.plain;
     size_t bytes = args->m * args->out_stride * expertd_dtype_size(out_dtype(args->lhs_dtype, args->out_dtype));
     void *lhs, *rhs, *existing;
-    TRY(case_there(d, args->lhs, args->m * args->lhs_stride * expertd_dtype_size(args->lhs_dtype), &lhs));
-    TRY(case_there(d, plain.data, plain.groups * plain.k * plain.n * expertd_dtype_size(plain.dtype), &rhs));
-    TRY(case_there(d, args->existing_out, bytes, &existing));
-    TRY(case_there(d, out, bytes, &args->out));
+    TRY(case_device_copy(d, args->lhs, args->m * args->lhs_stride * expertd_dtype_size(args->lhs_dtype), &lhs));
+    TRY(case_device_copy(d, plain.data, plain.groups * plain.k * plain.n * expertd_dtype_size(plain.dtype), &rhs));
+    TRY(case_device_copy(d, args->existing_out, bytes, &existing));
+    TRY(case_device_copy(d, out, bytes, &args->out));
     plain.data = rhs;
     args->lhs = lhs;
     args->rhs = expertd_rhs_plain(&plain);
@@ -46,13 +46,13 @@ static FALLIBLE multiply_there(struct case_device *d, struct expertd_grouped_mat
     return case_back(d, args->out, bytes, out);
 }
 
-static FALLIBLE multiply(void *context, const struct case_place *place, void *out) {
+static FALLIBLE multiply(void *context, const struct case_target *target, void *out) {
     struct expertd_grouped_matmul_args args = *(struct expertd_grouped_matmul_args *)context;
-    struct expertd_team *team = place->team;
+    struct expertd_team *team = target->team;
     args.out = out;
-    if (place->device) {
-        err_t e = multiply_there(place->device, &args, out);
-        case_device_drop(place->device);
+    if (target->device) {
+        err_t e = multiply_on_device(target->device, &args, out);
+        case_device_drop(target->device);
         return e;
     }
     void *workspace;
@@ -94,14 +94,15 @@ FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
     return matmul_case_run(c, &args);
 }
 
-static FALLIBLE multiply_transposed_there(struct case_device *d, struct expertd_transposed_grouped_matmul_args *args, void *out) {
+static FALLIBLE multiply_transposed_on_device(struct case_device *d, struct expertd_transposed_grouped_matmul_args *args,
+                                              void *out) {
     size_t size = expertd_dtype_size(out_dtype(args->lhs_dtype, args->out_dtype)),
            bytes = args->num_actual_groups * args->k * args->n * size;
     void *lhs, *rhs, *existing;
-    TRY(case_there(d, args->lhs, args->k * args->m * expertd_dtype_size(args->lhs_dtype), &lhs));
-    TRY(case_there(d, args->rhs, args->m * args->n * expertd_dtype_size(args->rhs_dtype), &rhs));
-    TRY(case_there(d, args->existing_out, bytes, &existing));
-    TRY(case_there(d, out, bytes, &args->out));
+    TRY(case_device_copy(d, args->lhs, args->k * args->m * expertd_dtype_size(args->lhs_dtype), &lhs));
+    TRY(case_device_copy(d, args->rhs, args->m * args->n * expertd_dtype_size(args->rhs_dtype), &rhs));
+    TRY(case_device_copy(d, args->existing_out, bytes, &existing));
+    TRY(case_device_copy(d, out, bytes, &args->out));
     args->lhs = lhs;
     args->rhs = rhs;
     args->existing_out = existing;
@@ -109,13 +110,13 @@ static FALLIBLE multiply_transposed_there(struct case_device *d, struct expertd_
     return case_back(d, args->out, bytes, out);
 }
 
-static FALLIBLE multiply_transposed(void *context, const struct case_place *place, void *out) {
+static FALLIBLE multiply_transposed(void *context, const struct case_target *target, void *out) {
     struct expertd_transposed_grouped_matmul_args args = *(struct expertd_transposed_grouped_matmul_args *)context;
-    struct expertd_team *team = place->team;
+    struct expertd_team *team = target->team;
     args.out = out;
-    if (place->device) {
-        err_t e = multiply_transposed_there(place->device, &args, out);
-        case_device_drop(place->device);
+    if (target->device) {
+        err_t e = multiply_transposed_on_device(target->device, &args, out);
+        case_device_drop(target->device);
         return e;
     }
     void *workspace;

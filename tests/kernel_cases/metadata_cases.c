@@ -5,9 +5,9 @@
 #include "device.h"
 #include "expertd/kernels/group_metadata.h"
 
-enum { TILES_MAX = 1 << 26 }; // of a case that is believed
+enum { TILES_MAX = 1 << 26 }; // limit for a valid case
 
-// An attribute that must be there and is not negative.
+// A required attribute that is not negative.
 static FALLIBLE size_attribute(const struct kernel_case *c, const char *key, size_t *out) {
     int64_t value;
     TRY(case_integer(c, key, -1, &value));
@@ -37,7 +37,7 @@ static void poison(const struct expertd_group_metadata *metadata, size_t num_gro
     memset(metadata->m_tile_ids, 0x7f, capacity * sizeof(int32_t));
 }
 
-// The first num_tiles entries; the rest are never executed, only their number counts.
+// Compares the first num_tiles entries; the rest are unspecified.
 static FALLIBLE compare_visits(const struct kernel_case *c, const char *name, const int32_t *got, size_t num_tiles,
                                size_t capacity) {
     const struct expertd_tensor_view *expected;
@@ -59,23 +59,23 @@ static FALLIBLE compare(const struct kernel_case *c, const struct expertd_group_
     return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
 }
 
-// From sizes that the host has checked.
+// On the device, from sizes that the host has checked.
 static FALLIBLE make_there(struct case_device *d, const struct expertd_group_metadata_args *args,
                            struct expertd_group_metadata *out) {
     size_t entries = expertd_group_metadata_capacity(args->m, args->tm, args->num_groups) * sizeof(int32_t);
     size_t offsets = (args->num_groups + 1) * sizeof(int32_t);
     int32_t count = -1;
     void *sizes, *there[4];
-    TRY(case_there(d, args->group_sizes, args->num_groups * sizeof(int32_t), &sizes));
-    TRY(case_there(d, out->group_offsets, offsets, &there[0]));
-    TRY(case_there(d, out->group_ids, entries, &there[1]));
-    TRY(case_there(d, out->m_tile_ids, entries, &there[2]));
-    TRY(case_there(d, &count, sizeof count, &there[3]));
+    TRY(case_device_copy(d, args->group_sizes, args->num_groups * sizeof(int32_t), &sizes));
+    TRY(case_device_copy(d, out->group_offsets, offsets, &there[0]));
+    TRY(case_device_copy(d, out->group_ids, entries, &there[1]));
+    TRY(case_device_copy(d, out->m_tile_ids, entries, &there[2]));
+    TRY(case_device_copy(d, &count, sizeof count, &there[3]));
     struct expertd_device_group_metadata metadata = {.sizes = sizes,
                                                      .groups = (uint32_t)args->num_groups,
                                                      .rows = (uint32_t)args->m,
-                                                     .tile_rows =
-                                                         args->tm < INT32_MAX ? (uint32_t)args->tm : INT32_MAX, // m is no more
+                                                     .tile_rows = args->tm < INT32_MAX ? (uint32_t)args->tm
+                                                                                       : INT32_MAX, // m is at most INT32_MAX
                                                      .first_group = (uint32_t)args->start_group,
                                                      .local_groups = (uint32_t)args->num_local_groups,
                                                      .visit_empty = args->visit_empty_groups,
@@ -122,7 +122,7 @@ FALLIBLE run_group_metadata(const struct kernel_case *c) {
     err_t e = OK;
     if (!metadata.group_offsets || !metadata.group_ids || !metadata.m_tile_ids) {
         (void)err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu tiles", capacity);
-        e = (err_t){EXPERTD_ERR_NOMEM}; // as written, so that an analyser sees it
+        e = (err_t){EXPERTD_ERR_NOMEM}; // a literal, so that static analysis sees the failure
     }
     for (int round = 0; round < 2 && !err_is(e); round++) {
         e = args.tm && args.m <= INT32_MAX ? make_and_compare(c, &args, &metadata) : expertd_make_group_metadata(&args, &metadata);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""quantised.py FOLDER [--seed N] [--count N] [--arithmetic cpu|cpu_amx]: random golden files of quantised_grouped_matmul (README.md has its
-tensors and attributes), with the answers of contract.py, exact in either arithmetic."""
+"""quantised.py FOLDER [--seed N] [--count N] [--arithmetic cpu|cpu_amx]: writes random golden files of quantised_grouped_matmul (tensors and
+attributes: README.md), with the answers of contract.py, which are exact in either arithmetic."""
 
 import argparse
 import pathlib
@@ -11,7 +11,7 @@ from contract import Coded, Tensor, encode, quantised_grouped_matmul, write_safe
 from generate import FLOATS, Case, float_values, group_sizes, set_tiling, sizes_tensor, tensor
 
 ELEMENTS = {"E4M3": "F8_E4M3", "E5M2": "F8_E5M2", "E2M1": "U8", "INT4": "U8", "INT8": "I8"}
-# code, dtype of the scales, columns and k of a scale (0: all), zero points, global scale: what checkpoints bring, and what none does
+# code, dtype of the scales, columns and k of a scale (0: all), zero points, global scale: formats of checkpoints, and others
 FORMATS = [
     ("E4M3", "F32", (128, 128), False, None), ("E4M3", "BF16", (1, 0), False, None), ("E4M3", "F32", (0, 0), False, None),
     ("E4M3", "F8_E8M0", (1, 32), False, None), ("E5M2", "F8_E8M0", (1, 32), False, None), ("E5M2", "F16", (64, 128), False, None),

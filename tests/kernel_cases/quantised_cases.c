@@ -6,12 +6,12 @@
 
 enum { PACKED_ALIGNMENT = 64, GROUPS_MAX = 1 << 16 };
 
-// rhs as the case has it: codes, and what makes them values.
+// The case's rhs: codes, scales, zero points, global scales.
 struct coded {
     struct expertd_quantised_format format;
-    const struct expertd_tensor_view *codes, *scales, *zeros, *global; // zeros and global: or NULL
+    const struct expertd_tensor_view *codes, *scales, *zeros, *global; // zeros and global may be NULL
     size_t groups, n, k;
-    size_t scale_n; // columns of a scale, n at most
+    size_t scale_n; // columns of a scale, at most n
     size_t scales_n, scales_k;
 };
 
@@ -41,7 +41,7 @@ static FALLIBLE find_rule(const struct kernel_case *c, const struct code_rule **
 
 static FALLIBLE must_be(const struct expertd_tensor_view *view, const char *name, enum expertd_dtype dtype,
                         const struct case_answer *wanted) {
-    char has[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wants[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    char found_text[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wanted_text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
     bool same = view && view->rank == wanted->rank && (dtype == EXPERTD_DTYPE_NONE || view->dtype == dtype);
     for (uint32_t i = 0; same && i < wanted->rank; i++) {
         same = view->shape[i] == wanted->shape[i];
@@ -49,9 +49,9 @@ static FALLIBLE must_be(const struct expertd_tensor_view *view, const char *name
     if (!same) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s%s: with these weights it is %s%s", name,
                    view ? expertd_dtype_name(view->dtype) : "missing",
-                   view ? expertd_tensor_shape_text(view->shape, view->rank, has) : "",
+                   view ? expertd_tensor_shape_text(view->shape, view->rank, found_text) : "",
                    dtype == EXPERTD_DTYPE_NONE ? "of shape " : expertd_dtype_name(dtype),
-                   expertd_tensor_shape_text(wanted->shape, wanted->rank, wants));
+                   expertd_tensor_shape_text(wanted->shape, wanted->rank, wanted_text));
     }
     return OK;
 }
@@ -83,7 +83,7 @@ static size_t blocks_of(size_t length, size_t block) {
     return block ? length / block + (length % block != 0) : length != 0;
 }
 
-// "n,k": columns and k of a scale, 0 standing for all.
+// Parses "n,k": columns and k of a scale; 0: all.
 static FALLIBLE read_scale_block(const struct kernel_case *c, struct coded *w) {
     const char *text = case_text(c, "scale_block");
     char *comma, *end;
@@ -196,7 +196,7 @@ static FALLIBLE pack_group(const struct coded *w, size_t group, void *dst) {
     return expertd_pack_quantised(&source, &w->format, w->k, w->n, dst);
 }
 
-// All groups in one block; `data` has a place for each of them. The caller frees both.
+// Packs all groups into one block; `data` has a pointer per group. The caller frees both.
 static FALLIBLE pack(const struct coded *w, size_t group_bytes, void **data, void **block) {
     size_t bytes;
     if (__builtin_mul_overflow(group_bytes, w->groups, &bytes) || posix_memalign(block, PACKED_ALIGNMENT, bytes + 1) != 0) {
@@ -210,7 +210,7 @@ static FALLIBLE pack(const struct coded *w, size_t group_bytes, void **data, voi
     return OK;
 }
 
-// The arguments, from tensors whose weights would be plain: their shapes answer for the codes'.
+// Fills the arguments as for plain weights, whose shapes stand for those of the codes.
 static FALLIBLE make_args(const struct kernel_case *c, const struct coded *w, struct expertd_matmul_options *options,
                           struct expertd_grouped_matmul_args *args) {
     struct expertd_grouped_matmul_tensors tensors;

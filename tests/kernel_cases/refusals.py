@@ -1,4 +1,4 @@
-"""What each operation must refuse, by the argument that it must name: golden files without an answer, one fault in each."""
+"""Golden files of errors: each has one fault, and the argument that the error must name."""
 
 import pathlib
 
@@ -38,7 +38,7 @@ def gemm_parts():
     return {"a": floats(5 * 64), "b": floats(2 * 6 * 64), "a_first_dims": integers(2, 3), "out_first_dims": integers(2, 3)}
 
 
-# (the argument at fault, attributes that differ, tensors that differ; None: is missing)
+# (argument at fault, changed attributes, changed tensors; None: missing)
 MATMUL_FAULTS = [
     ("lhs", {}, {"lhs": None}),
     ("lhs", {}, {"lhs": floats(8, 4, 1)}),
@@ -59,7 +59,7 @@ MATMUL_FAULTS = [
     ("group_sizes", {}, {"group_sizes": integers(3, 2, 4)}),
     ("group_sizes", {}, {"group_sizes": integers(2 ** 31 - 1, 2 ** 31 - 1, 2 ** 31 - 1)}),
     ("group_sizes", {}, {"group_sizes": integers(-2 ** 31, 2 ** 31 - 1, 1)}),
-    ("group_sizes", {}, {"rhs": floats(4, 4, 2)}),  # more groups than there are: no offset would do
+    ("group_sizes", {}, {"rhs": floats(4, 4, 2)}),  # more groups than sizes, for any offset
     ("group_offset", {"group_offset": 1}, {}),
     ("group_offset", {"group_offset": 4}, {"rhs": floats(0, 4, 2)}),
     ("group_offset", {"group_offset": -1}, {}),
@@ -152,7 +152,7 @@ GEMM_FAULTS = [
     ("a_first_dims", {}, {"a_first_dims": integers(2 ** 62, 2 ** 62, dtype="I64")}),
     ("a_first_dims", {}, {"a_first_dims": floats(2)}),
     ("a_first_dims", {"a_first": 2}, {}),
-    ("a_first_dims", {}, {"a_first_dims": integers(3, 3)}),  # beyond the buffer of a
+    ("a_first_dims", {}, {"a_first_dims": integers(3, 3)}),  # exceeds the buffer of a
     ("out_first_dims", {}, {"out_first_dims": integers(3, 2)}),
     ("out_first_dims", {}, {"out_first_dims": integers(-1, 3)}),
     ("out_first_dims", {}, {"out_first_dims": integers(2, 3, 1)}),
@@ -184,7 +184,7 @@ PAIR = {"block_1x128", "block_128x128"}
 
 
 def scaled(scaling_a, scaling_b):
-    """Attributes and tensors of the two scalings, each right for itself."""
+    """Attributes and tensors of two scalings, each valid alone."""
     tensors = {}
     for name, scaling, elements, index in (("a", scaling_a, 5 * 64, 2), ("b", scaling_b, 12 * 64, 3)):
         dtype, scale_dtype = SCALINGS[scaling][:2]
@@ -213,7 +213,7 @@ def scaling_faults():
                 yield name + "_scale", attributes, tensors | {
                     name + "_scale": floats(longer) if scale.dtype == "F32" else codes("F8_E8M0", longer)}
     for a in SCALINGS:
-        if a not in ("none", "tensor", "mxfp8_1x32"):  # these take E5M2 too, or are tried with it below
+        if a not in ("none", "tensor", "mxfp8_1x32"):  # these support E5M2, or are tested with it below
             attributes, tensors = scaled(a, a)
             yield "scaling_a", attributes, tensors | {"a": codes("F8_E5M2", 5 * 64)}
             yield "scaling_b", attributes, tensors | {"b": codes("F8_E5M2", 12 * 64)}

@@ -1,9 +1,9 @@
-"""One process of callers of the soak: mixed calls in a closed loop until standard input closes; then one line of JSON.
+"""One process of callers of the soak test: threads make mixed calls in a closed loop until standard input closes. Then prints one JSON line.
 
     caller.py UNIX_ADDRESS TCP_ADDRESS EXPECTED.npz SEED THREADS
 
-EXPECTED.npz holds for each layer L: L.hidden [N, H], L.ids and L.weights [N, K], and the bytes of the rows' answers, each asked
-alone: L.own with the model's routing, L.given with those routes.
+EXPECTED.npz holds for each layer L: L.hidden [N, H], the routes L.ids and L.weights [N, K], and the bytes of each row's answer when computed
+alone: L.own with the model's routing, L.given with the routes.
 """
 
 import collections
@@ -22,19 +22,19 @@ from harness.daemon import CHANNEL_OPTIONS, Client  # noqa: E402
 from harness.protos import pb  # noqa: E402
 from harness.tensors import rows_of, tensor  # noqa: E402
 
-MESSAGE_BYTES_MAX = 1 << 20  # of the daemon
+MESSAGE_BYTES_MAX = 1 << 20  # the daemon's limit
 
-# What may be heard beside an answer. QUEUE_FULL is no fault anywhere: the load is a full one.
+# Status codes that each kind of call may get besides OK. RESOURCE_EXHAUSTED (QUEUE_FULL) is allowed for all, as the load fills the queue.
 EXPECTED_CODES = {"forward": (), "stream": (), "cancel": ("CANCELLED",), "deadline": ("DEADLINE_EXCEEDED",),
                   "bad": ("INVALID_ARGUMENT",), "drop": ("CANCELLED",), "late": ("DEADLINE_EXCEEDED",), "large": ()}
 KINDS = [*["forward"] * 6, *["stream"] * 5, "cancel", "deadline", "bad", "drop", "late", "large"]
-FAULTS_KEPT = 5
+FAULTS_MAX = 5
 STREAM_REQUESTS = 12
 TOO_LARGE = pb.ForwardRequest(hidden=pb.Tensor(data=bytes(MESSAGE_BYTES_MAX)))
 
 
 class Layer:
-    """Rows, and requests for a choice of them."""
+    """Input rows of a layer, their expected answers, and requests with a choice of rows."""
 
     def __init__(self, number, arrays):
         self.number = number
@@ -56,87 +56,87 @@ class Callers:
 
     def fault(self, text):
         with self.lock:
-            if len(self.faults) < FAULTS_KEPT:
+            if len(self.faults) < FAULTS_MAX:
                 self.faults.append(text)
 
     def client(self, number):
         return Client(grpc.insecure_channel(self.addresses[number % len(self.addresses)], options=CHANNEL_OPTIONS))
 
-    def some(self, chance):
-        """Mostly few rows, now and then many; a layer; given routes or the model's."""
-        layer = chance.choice(self.layers)
-        count = chance.randrange(200, 1500) if chance.random() < 0.05 else chance.randrange(1, 40)
-        return layer, [chance.randrange(len(layer.hidden)) for _ in range(count)], chance.random() < 0.5
+    def random_rows(self, rng):
+        """Random (layer, rows, routed): mostly few rows, sometimes many; with given routes or the model's."""
+        layer = rng.choice(self.layers)
+        count = rng.randrange(200, 1500) if rng.random() < 0.05 else rng.randrange(1, 40)
+        return layer, [rng.randrange(len(layer.hidden)) for _ in range(count)], rng.random() < 0.5
 
     def check(self, answer, layer, rows, routed, *, expected=()):
-        """expected: what errors of a stream's requests there may be beside a full queue."""
+        """Checks an answer. expected: error codes that are allowed besides a full queue."""
         if answer.HasField("error"):
             if answer.error.code not in [code.value[0] for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, *expected)]:
-                self.fault(f"a stream's answer is an error: {answer.error.message}")
+                self.fault(f"an answer of a stream is an unexpected error: {answer.error.message}")
             return
         if rows_of(answer.output) != [layer.expected[routed][row] for row in rows]:
             with self.lock:
                 self.wrong += 1
-            self.fault(f"an answer of layer {layer.number} for {len(rows)} rows differs from the rows alone "
+            self.fault(f"an answer of layer {layer.number} for {len(rows)} rows differs from the rows computed alone "
                        f"(placement epoch {answer.placement_epoch})")
         with self.lock:
             self.done["rows"] += len(rows)
 
-    def stream(self, client, chance, last=(), expected=(), **options):
-        """`last` ends the stream with an error, behind the answers to what was asked before."""
-        asked = [self.some(chance) for _ in range(chance.randrange(1, STREAM_REQUESTS))]
-        requests = [layer.request(rows, routed, id=number) for number, (layer, rows, routed) in enumerate(asked)]
+    def stream(self, client, rng, last=(), expected=(), **options):
+        """Sends random requests and then `last`, which ends the stream with an error after the answers to the random requests."""
+        calls = [self.random_rows(rng) for _ in range(rng.randrange(1, STREAM_REQUESTS))]
+        requests = [layer.request(rows, routed, id=number) for number, (layer, rows, routed) in enumerate(calls)]
         seen = set()
         try:
             for answer in client.stream([*requests, *last], **options):
                 seen.add(answer.id)
-                self.check(answer, *asked[answer.id], expected=expected)
+                self.check(answer, *calls[answer.id], expected=expected)
         except grpc.RpcError as error:
             if not last or error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise
-        if len(seen) != len(asked):
+        if len(seen) != len(calls):
             with self.lock:
-                self.lost += len(asked) - len(seen)
-            self.fault(f"a stream of {len(asked)} requests ended well with {len(seen)} answers")
+                self.lost += len(calls) - len(seen)
+            self.fault(f"a stream of {len(calls)} requests ended without an error but with {len(seen)} answers")
 
-    def act(self, kind, client, chance):
-        layer, rows, routed = self.some(chance)
+    def make_call(self, kind, client, rng):
+        layer, rows, routed = self.random_rows(rng)
         request = layer.request(rows, routed)
         if kind == "forward":
             self.check(client.forward(request), layer, rows, routed)
         elif kind == "stream":
-            self.stream(client, chance)
+            self.stream(client, rng)
         elif kind == "late":
-            self.stream(client, chance, expected=[grpc.StatusCode.DEADLINE_EXCEEDED], timeout=chance.random() / 20)
+            self.stream(client, rng, expected=[grpc.StatusCode.DEADLINE_EXCEEDED], timeout=rng.random() / 20)
         elif kind == "large":
-            self.stream(client, chance, last=[TOO_LARGE])
+            self.stream(client, rng, last=[TOO_LARGE])
         elif kind == "cancel":
             call = client.stub.Forward.future(request)
-            self.stop.wait(chance.random() / 500)
+            self.stop.wait(rng.random() / 500)
             call.cancel()
         elif kind == "deadline":
-            request.timeout_us = chance.choice((1, 200, 2000))
+            request.timeout_us = rng.choice((1, 200, 2000))
             self.check(client.forward(request), layer, rows, routed)
         elif kind == "bad":
             request.output_dtype = pb.I64
             client.forward(request)
         elif kind == "drop":
-            with self.client(chance.randrange(2)) as other:
+            with self.client(rng.randrange(2)) as other:
                 next(other.stream([request] * 4))
 
     def caller(self, number):
-        chance = random.Random(self.seed * 1000 + number)
+        rng = random.Random(self.seed * 1000 + number)
         client = self.client(number)
         while not self.stop.is_set():
-            kind = chance.choice(KINDS)
+            kind = rng.choice(KINDS)
             try:
-                self.act(kind, client, chance)
+                self.make_call(kind, client, rng)
                 outcome = "ok"
             except grpc.RpcError as error:
                 outcome = error.code().name
                 if outcome not in EXPECTED_CODES[kind] and outcome != "RESOURCE_EXHAUSTED":
                     self.fault(f"{kind}: {outcome} {error.details()}")
-            except Exception as error:  # a fault of the test is a fault too
+            except Exception as error:  # a fault of the test itself counts too
                 outcome = "exception"
                 self.fault(f"{kind}: {error!r}")
             with self.lock:

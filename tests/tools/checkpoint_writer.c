@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "base/safetensors.h"
-#include "expert/synthetic/synthetic.h"
+#include "expert/synthetic/synthetic_fill.h"
 #include "expert/synthetic/synthetic_quantised.h"
 
 enum { SIZE_MAX_ONE = 1 << 16, LAYERS_MAX = 1024, VOCABULARY = 48 };
@@ -132,9 +132,9 @@ const char *checkpoint_architecture(size_t i) {
     return i < sizeof FAMILIES / sizeof *FAMILIES ? FAMILIES[i].model_type : NULL;
 }
 
-// Formats of compressed-tensors and of DeepSeek whose bytes are those of synthetic codes.
+// The formats of compressed-tensors and of DeepSeek whose bytes equal those of synthetic codes.
 struct written_format {
-    const char *name; // as Describe says
+    const char *name; // as reported by Describe
     const char *codes, *scales;
     enum expertd_dtype codes_dtype, scale_dtype;
     size_t codes_per_element;
@@ -184,7 +184,7 @@ struct shape {
     uint64_t of[3];
 };
 
-// A zeroed tensor of that name; its data.
+// Adds a zeroed tensor, and returns its data.
 __attribute__((format(printf, 5, 6))) static FALLIBLE add(struct writer *w, enum expertd_dtype dtype, struct shape shape,
                                                           void **out, const char *format, ...) {
     TRY(grow(w));
@@ -209,7 +209,7 @@ __attribute__((format(printf, 5, 6))) static FALLIBLE add(struct writer *w, enum
     return OK;
 }
 
-struct target { // where W[0][0] of a matrix goes, and its strides in elements
+struct target { // destination of W[0][0] of a matrix, and its strides in elements
     uint16_t *data;
     size_t n_stride, k_stride;
 };
@@ -224,21 +224,21 @@ static void fill(const struct writer *w, uint32_t layer, uint32_t expert, enum s
     }
 }
 
-// One matrix as codes and scales: the bytes of its synthetic twin.
-static FALLIBLE add_codes(struct writer *w, const struct synthetic_tensor *what, const char *name) {
+// One matrix as codes and scales, with the bytes of the synthetic model.
+static FALLIBLE add_codes(struct writer *w, const struct synthetic_tensor *matrix, const char *name) {
     const struct written_format *f = w->format;
     struct quantised_matrix m;
     void *codes, *scales;
-    synthetic_describe_codes(synthetic_format_find(f->name, strlen(f->name)), what->n, what->k, &m);
-    uint64_t columns = (what->n + m.scale_columns - 1) / m.scale_columns;
-    TRY(add(w, f->codes_dtype, (struct shape){2, {what->n, what->k / f->codes_per_element}}, &codes, "%s.%s", name, f->codes));
+    synthetic_describe_codes(synthetic_format_find(f->name, strlen(f->name)), matrix->n, matrix->k, &m);
+    uint64_t columns = (matrix->n + m.scale_columns - 1) / m.scale_columns;
+    TRY(add(w, f->codes_dtype, (struct shape){2, {matrix->n, matrix->k / f->codes_per_element}}, &codes, "%s.%s", name, f->codes));
     TRY(add(w, f->scale_dtype, (struct shape){2, {columns, m.scale_n_stride}}, &scales, "%s.%s", name, f->scales));
-    void *generated = aligned_alloc(64, synthetic_codes_bytes(&m, what->n, what->k));
+    void *generated = aligned_alloc(64, synthetic_codes_bytes(&m, matrix->n, matrix->k));
     if (!generated) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu x %zu codes", what->n, what->k);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu x %zu codes", matrix->n, matrix->k);
     }
-    synthetic_fill_codes(what, &m, generated);
-    memcpy(codes, m.codes.data, what->n * what->k * m.codes.bits / 8);
+    synthetic_fill_codes(matrix, &m, generated);
+    memcpy(codes, m.codes.data, matrix->n * matrix->k * m.codes.bits / 8);
     memcpy(scales, m.scales, columns * m.scale_n_stride * expertd_dtype_size(m.format.scale));
     free(generated);
     return OK;
@@ -252,9 +252,9 @@ static FALLIBLE add_split(struct writer *w, uint32_t layer, uint32_t expert, con
         const char *name = expert == SUPPLY_SHARED ? (const char *const[])D1[part] : w->family->names[part];
         if (w->format) {
             char full[192];
-            struct synthetic_tensor what = {r->seed, layer, expert, (enum supply_tensor)(SUPPLY_GATE + part), n, k};
+            struct synthetic_tensor matrix = {r->seed, layer, expert, (enum supply_tensor)(SUPPLY_GATE + part), n, k};
             snprintf(full, sizeof full, "%s.%s", prefix, name);
-            TRY(add_codes(w, &what, full));
+            TRY(add_codes(w, &matrix, full));
             continue;
         }
         TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {n, k}}, &data, "%s.%s.weight", prefix, name));
@@ -316,7 +316,7 @@ static FALLIBLE add_router(struct writer *w, uint32_t layer, const char *block) 
         fill(w, layer, SUPPLY_SHARED, SUPPLY_ROUTER_BIAS, 1, r->experts, (struct target){data, 0, 1});
     }
     if (w->family->selection_bias) {
-        // F32 in the vendors' files.
+        // The vendors' files have F32.
         TRY(add(w, EXPERTD_DTYPE_F32, (struct shape){1, {r->experts}}, &data, "%s.%s", block, w->family->selection_bias));
         synthetic_fill(r->seed, layer, SUPPLY_SHARED, SUPPLY_SELECTION_BIAS, 1, r->experts, w->staging);
         expertd_dtype_widen(EXPERTD_DTYPE_BF16, w->staging, r->experts, data);
@@ -403,12 +403,12 @@ static FALLIBLE check_recipe(const struct checkpoint_recipe *r, const struct fam
     uint32_t sizes[] = {r->hidden, r->width, r->experts, r->top_k, r->layers};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i] == 0 || sizes[i] > SIZE_MAX_ONE) {
-            FAIL(EXPERTD_ERR_USAGE, "a size of %u: 1 to %d", sizes[i], SIZE_MAX_ONE);
+            FAIL(EXPERTD_ERR_USAGE, "size %u: expected 1 to %d", sizes[i], SIZE_MAX_ONE);
         }
     }
     if (r->top_k > r->experts || r->layers > LAYERS_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "%u of %u experts in %u layers: at most all experts, at most %d layers", r->top_k, r->experts,
-             r->layers, LAYERS_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "K %u, E %u, %u layers: expected K up to E, and at most %d layers", r->top_k, r->experts, r->layers,
+             LAYERS_MAX);
     }
     return OK;
 }
@@ -422,7 +422,8 @@ static FALLIBLE find_format(struct writer *w) {
         FAIL(EXPERTD_ERR_USAGE, "unknown format %s", name);
     }
     if (w->format && (w->family->layout != SPLIT || w->recipe->hidden % 32 || w->recipe->width % 32)) {
-        FAIL(EXPERTD_ERR_USAGE, "%s: of an architecture with a tensor per matrix, and of multiples of 32 alone", name);
+        FAIL(EXPERTD_ERR_USAGE, "format %s requires an architecture with one tensor per matrix, and sizes that are multiples of 32",
+             name);
     }
     return OK;
 }

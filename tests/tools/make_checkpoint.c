@@ -13,24 +13,24 @@ static void usage(FILE *to) {
     fprintf(to,
             "usage: make-checkpoint DIR [--architecture NAME] [--hidden H] [--width I] [--experts E] [--top-k K] [--layers N] "
             "[--seed S] [--format F]\n"
-            "Writes DIR/config.json and DIR/model.safetensors with the vendor's names and seeded weights.\n"
+            "Writes DIR/config.json and DIR/model.safetensors with the vendor's tensor names and seeded weights.\n"
             "Without options: %s, H %u, I %u, E %u, K %u, %u layers, seed 0. Architectures:",
             r.architecture, r.hidden, r.width, r.experts, r.top_k, r.layers);
     for (size_t i = 0; checkpoint_architecture(i); i++) {
         fprintf(to, " %s", checkpoint_architecture(i));
     }
-    fprintf(to, "\nFormats, where an architecture has a tensor per matrix:");
+    fprintf(to, "\nFormats, for architectures with one tensor per matrix:");
     for (size_t i = 0; checkpoint_format(i); i++) {
         fprintf(to, " %s", checkpoint_format(i));
     }
     fprintf(to, "\n");
 }
 
-static bool take_number(const char *text, uint64_t greatest, uint64_t *out) {
+static bool parse_number(const char *text, uint64_t max, uint64_t *out) {
     char *end;
     errno = 0;
     *out = strtoull(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *out <= greatest;
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *out <= max;
 }
 
 int main(int argc, char **argv) {
@@ -55,9 +55,9 @@ int main(int argc, char **argv) {
                          : option == 'k' ? &recipe.top_k
                          : option == 'l' ? &recipe.layers
                                          : NULL;
-        uint64_t value = 0, greatest = size ? UINT32_MAX : UINT64_MAX;
-        if ((size || option == 's') && !take_number(optarg, greatest, &value)) {
-            fprintf(stderr, "make-checkpoint: \"%s\" is no number up to %llu\n", optarg, (unsigned long long)greatest);
+        uint64_t value = 0, max = size ? UINT32_MAX : UINT64_MAX;
+        if ((size || option == 's') && !parse_number(optarg, max, &value)) {
+            fprintf(stderr, "make-checkpoint: \"%s\" is not a number up to %llu\n", optarg, (unsigned long long)max);
             return err_exit_code(EXPERTD_ERR_USAGE);
         }
         if (size) {

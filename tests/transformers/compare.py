@@ -11,12 +11,12 @@ from harness.protos import pb
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 32
-ERROR_MAX = 2e-6  # of a token's greatest value; orders of summation differ
+ERROR_MAX = 2e-6  # relative to the token's greatest value; the orders of summation differ
 REASON = re.compile(r'message="((?:[^"\\]|\\.)*)"')
 
 
 def errors_of(model, client):
-    """Each layer's error; a layer that only one side has is named."""
+    """The error of each layer, by number. AssertionError if transformers and the daemon have different MoE layers."""
     blocks = models.blocks(model)
     served = {layer.layer: layer for layer in client.describe().models[0].layers}
     if not blocks or set(blocks) != set(served):
@@ -35,7 +35,7 @@ def errors_of(model, client):
 
 
 def compare(model_type):
-    """True and what was seen, or False and why not."""
+    """(True, the error of each layer), or (False, the reason)."""
     model = models.make(model_type)
     with tempfile.TemporaryDirectory(prefix="expertd-transformers-") as folder:
         model.save_pretrained(folder)
@@ -58,7 +58,7 @@ def compare(model_type):
 def main(wanted):
     unknown = [model_type for model_type in wanted if model_type not in models.MODELS]
     if unknown:
-        sys.exit(f"not among the models compared: {', '.join(unknown)}; there are {', '.join(models.MODELS)}")
+        sys.exit(f"unknown model types: {', '.join(unknown)}; known are {', '.join(models.MODELS)}")
     failed = 0
     for model_type in wanted or models.MODELS:
         equal, text = compare(model_type)

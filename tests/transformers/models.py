@@ -1,4 +1,4 @@
-"""Small random models of transformers' architectures, in F32: a whole model each, attention included, of which one block is asked."""
+"""Small random models of transformers' MoE architectures, in F32: complete models, attention included."""
 
 import re
 
@@ -8,8 +8,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCABULARY = 64
 EXPERTS = 8
-LAYERS = 3  # some models' first layers are dense
-# What a configuration gets where it has such a key. Widths differ from each other, so that no two tensors look alike.
+LAYERS = 3  # some models have dense first layers
+# Settings for every configuration that has the key. All widths differ, so that a swapped tensor cannot fit by chance.
 COMMON = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 48, "expert_ffn_hidden_size": 48,
@@ -23,7 +23,7 @@ COMMON = {
 }
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "depth": 1, "num_heads": 2, "num_attention_heads": 2,
           "out_hidden_size": 64, "deepstack_visual_indexes": [0]}
-# A model's own settings. None: as COMMON leaves it. "type/what": the same type again, otherwise set.
+# Settings of each model type on top of COMMON; None: none. "type/variant": the same type with other settings.
 MODELS = {
     **dict.fromkeys((
         "mixtral", "minimax", "qwen2_moe", "qwen3_moe", "mellum", "qwen3_next", "qwen4_exp", "qwen3_vl_moe", "qwen3_5_moe", "olmoe",
@@ -36,7 +36,7 @@ MODELS = {
     "hy_v4": {"swiglu_limit": 0.7, "num_key_value_heads": 4},
     "dots3_note": {"num_key_value_heads": 4, "layer_types": ["indexed_attention"] * LAYERS, "shared_experts_intermediate_size": 40, "n_shared_experts": 2},
     "axk1": {},
-    "axk2": {"topk_group": 3},  # with AXK2's own biases all is negative but the masked group, so that no tie decides
+    "axk2": {"topk_group": 3},  # SELECTION_BIAS_SHIFT makes all scores negative except the masked group's zeros, so that no tie decides
     "axk2/ungrouped": {"n_group": None, "topk_group": None},
     "kolibri1": {},
     "kolibri1/normalised": {"norm_topk_prob": True},
@@ -61,7 +61,7 @@ MODELS = {
     "step3p7": {"mlp_layer_types": ["dense", "sparse", "sparse"], "share_expert_dim": 80, "swiglu_limits": [0, 0, 1.5],
                 "swiglu_limits_shared": [0, 2.5, 0]},
 }
-# What else the configuration of a tower for images or sound needs to be valid.
+# Further settings that the configuration of an image or audio tower needs to be valid.
 TOWERS = {
     "qwen3_omni_moe_thinker": {"audio_config": {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
                                                 "encoder_ffn_dim": 32, "output_dim": 64, "downsample_hidden_size": 8}},
@@ -74,7 +74,7 @@ TOWERS = {
 PER_LAYER = ("layer_types", "mlp_layer_types", "per_layer_config")
 SELECTION_BIAS_SHIFT = {"axk2": -1.5}
 BLOCK = re.compile(r"layers\.(\d+)\.(mlp|feed_forward|block_sparse_moe|mixer|moe)$")
-LAYER = re.compile(r"layers\.(\d+)$")  # where router and experts are the layer's own, and read different rows (Gemma 4)
+LAYER = re.compile(r"layers\.(\d+)$")  # Gemma 4: router and experts belong to the layer, and read different rows
 
 
 def settings(config, own):
@@ -84,11 +84,11 @@ def settings(config, own):
 
 def configuration(name):
     own = MODELS[name] or {}
-    whole = CONFIG_MAPPING[name.split("/")[0]]
-    default = whole()
+    config_class = CONFIG_MAPPING[name.split("/")[0]]
+    default = config_class()
     text = default.get_text_config()
     if text is default:
-        return whole(**settings(default, own))
+        return config_class(**settings(default, own))
     text_key = next(key for key, value in vars(default).items() if value is text)
     parts = {text_key: type(text)(**settings(text, own)).to_dict()}
     if getattr(default, "vision_config", None) is not None:
@@ -96,11 +96,11 @@ def configuration(name):
         parts["vision_config"] = {**vision, **{key: value for key, value in VISION.items() if key in vision}}
     for tower, own_of_tower in TOWERS.get(name, {}).items():
         parts[tower] = {**parts.get(tower, {}), **own_of_tower}
-    return whole(**parts)
+    return config_class(**parts)
 
 
 def make(name):
-    """A model whose values stay near 1; its weights depend on its name alone."""
+    """A model with random weights that keep activations near 1. The weights depend on the name only."""
     config = configuration(name)
     try:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -109,7 +109,7 @@ def make(name):
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     with torch.no_grad():
         for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if key.endswith("tid2eid"):  # for each token different experts
+            if key.endswith("tid2eid"):  # different experts for each token
                 tensor.copy_(torch.rand((len(tensor), EXPERTS), generator=generator).argsort()[:, :tensor.shape[1]])
             if not tensor.is_floating_point() or "inv_freq" in key:
                 continue
@@ -123,14 +123,14 @@ def make(name):
 
 
 def blocks(model):
-    """The MoE block of each layer that has one."""
+    """{layer number: its MoE block}"""
     named = [(BLOCK.search(name) or LAYER.search(name), module) for name, module in model.named_modules()
              if hasattr(module, "experts") or hasattr(module, "output_linear")]
     return {int(found[1]): module for found, module in named if found}
 
 
 def answer(block, rows, token_ids, router_rows):
-    """The block's own output; of a layer whose router has an input of its own, that of its experts."""
+    """The block's output. For a layer whose router has a separate input (Gemma 4): the output of its experts."""
     if hasattr(block, "self_attn"):
         with torch.no_grad():
             _, weights, ids = block.router(torch.from_numpy(router_rows))

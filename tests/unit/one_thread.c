@@ -1,5 +1,5 @@
-// Loaded before a test that is listed nowhere as one that starts threads: it ends where it starts one, for ThreadSanitizer's build
-// leaves it out (tests/CMakeLists.txt).
+// Preloaded into the unit tests that several_threads in tests/CMakeLists.txt does not list: aborts a test that starts a thread.
+// ThreadSanitizer's build runs the listed tests only, so that an unlisted one would escape it.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     (void)attributes;
     (void)start;
     (void)argument;
-    fputs("This test starts a thread: add it to several_threads in tests/CMakeLists.txt, so that ThreadSanitizer sees it\n",
+    fputs("This test starts a thread: add it to several_threads in tests/CMakeLists.txt, so that it runs under ThreadSanitizer\n",
           stderr);
     abort();
 }

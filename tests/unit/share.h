@@ -1,4 +1,4 @@
-// A share of the cases of tests that take long: where a CPU is emulated, or a sanitizer watches what a release build tries in full.
+// Lets expensive tests run a share of their cases, on emulated CPUs and under sanitizers. The release build runs all cases.
 #ifndef EXPERTD_TESTS_UNIT_SHARE_H
 #define EXPERTD_TESTS_UNIT_SHARE_H
 
@@ -10,20 +10,20 @@
 
 #include <cmocka.h>
 
-// EXPERTD_TEST_SHARE: of so many cases one is tried; all where it is not set.
+// EXPERTD_TEST_SHARE=N: one case in N runs. Unset: all run.
 static inline size_t test_share(void) {
     const char *share = getenv("EXPERTD_TEST_SHARE");
-    size_t of = share ? strtoul(share, NULL, 10) : 1;
-    assert_true(of > 0);
-    return of > 0 ? of : 1; // which an analyser does not see in the assertion
+    size_t divisor = share ? strtoul(share, NULL, 10) : 1;
+    assert_true(divisor > 0);
+    return divisor > 0 ? divisor : 1; // the analyser does not know that the assertion excludes 0
 }
 
-// Of cases at random: how many.
+// For random cases: the number to run of `count`, rounded up.
 static inline size_t share_of(size_t count) {
     return (count + test_share() - 1) / test_share();
 }
 
-// Of cases in order: is the next one to be tried? The first is. Those that one backend leaves out are not those that another does.
+// For enumerated cases: should the next one run? The counter spans the whole program, so that backends skip different cases.
 static inline int takes_case(void) {
     static size_t next;
     return next++ % test_share() == 0;

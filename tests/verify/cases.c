@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 enum {
-    DROPPED_ONE_IN = 8, // choices of a caller's routes that name no expert
-    EXTRA_CHOICES = 1,  // beyond the router's K
+    DROPPED_ONE_IN = 8, // one in 8 choices of a caller's routes names no expert
+    EXTRA_CHOICES = 1,  // of a caller's routes, beyond the router's K
 };
 
 const char *case_name(enum case_kind kind) {
@@ -17,7 +17,7 @@ bool case_fits(enum case_kind kind, const struct model_layer *layer) {
     return kind == CASE_ROUTES || layer->params.has_router;
 }
 
-// splitmix64 (Steele, Lea, Flood 2014): one multiply-xorshift chain per draw, any seed is good.
+// splitmix64 (Steele, Lea, Flood 2014). Any seed is valid.
 static uint64_t draw(uint64_t *state) {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -29,7 +29,7 @@ static float draw_unit(uint64_t *state) { // [0, 1)
     return (float)(draw(state) >> 40) * 0x1p-24f;
 }
 
-// About normal, deviation 1: the sum of twelve uniforms less 6.
+// Approximately normal, deviation 1: the sum of twelve uniform numbers minus 6.
 static float draw_normal(uint64_t *state) {
     float sum = -6.0f;
     for (int i = 0; i < 12; i++) {
@@ -69,7 +69,7 @@ static FALLIBLE make_normal(struct maker *maker, enum expertd_dtype dtype, uint6
     return OK;
 }
 
-// Any code but the two NaNs, with a scale that brings it to the size of hidden states.
+// Random codes except the two NaNs, with scales that give values of the magnitude of hidden states.
 static FALLIBLE make_f8(struct maker *maker, uint64_t rows, uint64_t columns, struct wire_request *request) {
     TRY(make_tensor(maker, EXPERTD_DTYPE_F8_E4M3, rows, columns, &request->hidden));
     uint8_t *codes = (uint8_t *)request->hidden.view.data;
@@ -95,7 +95,7 @@ static FALLIBLE make_routes(struct maker *maker, const struct case_options *o, s
     uint16_t *weights = (uint16_t *)request->weights.view.data;
     for (uint64_t i = 0; i < o->tokens * choices; i++) {
         bool dropped = draw(&maker->state) % DROPPED_ONE_IN == 0;
-        ids[i] = dropped ? -1 : (int64_t)(draw(&maker->state) % experts); // repeats come by themselves
+        ids[i] = dropped ? -1 : (int64_t)(draw(&maker->state) % experts); // repeated experts occur by chance
         weights[i] = expertd_bf16_from_f32(draw_unit(&maker->state));
     }
     return OK;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Multiply-adds of the twin per request: about a second of its plain loops.
-#define TWIN_WORK_MAX UINT64_C(200000000)
+// Limit of the reference's multiply-adds per request: about a second of plain loops.
+#define REFERENCE_WORK_MAX UINT64_C(200000000)
 
 static uint64_t row_work(const struct layer_params *p) {
     uint64_t routed = (uint64_t)p->routing.top_k * p->intermediate_size * p->hidden_size * 3;
@@ -14,7 +14,7 @@ static uint64_t row_work(const struct layer_params *p) {
 }
 
 uint64_t compare_rows(const struct layer_params *params, uint64_t tokens) {
-    uint64_t affordable = TWIN_WORK_MAX / (row_work(params) + 1);
+    uint64_t affordable = REFERENCE_WORK_MAX / (row_work(params) + 1);
     affordable = affordable ? affordable : 1;
     return tokens < affordable ? tokens : affordable;
 }
@@ -39,8 +39,8 @@ static void compare_values(const float *y, const float *expected, size_t count, 
     double error = 0, greatest = 0;
     for (size_t i = 0; i < count; i++) {
         bool both_nan = isnan(y[i]) && isnan(expected[i]);
-        bool same =
-            both_nan || expertd_f32_bits(y[i]) == expertd_f32_bits(expected[i]); // widening is exact: equal iff the stored bits are
+        bool same = both_nan ||
+                    expertd_f32_bits(y[i]) == expertd_f32_bits(expected[i]); // widening is exact, so this compares the stored bits
         sum->differing += !same;
         double difference = same ? 0 : fabs((double)y[i] - (double)expected[i]);
         error = !isfinite(difference) ? (double)INFINITY : fmax(error, difference);
@@ -52,14 +52,13 @@ static void compare_values(const float *y, const float *expected, size_t count, 
     sum->values += count;
 }
 
-struct twin_buffers {
-    void *output;           // [H] in the output dtype
-    float *wide, *expected; // [H]
+struct row_buffers {
+    void *output;          // [H] in the output dtype
+    float *got, *expected; // [H], widened to F32
 };
 
 static FALLIBLE compare_row(const struct verify_case *c, const struct model_layer *layer, enum expertd_dtype compute_dtype,
-                            const struct expertd_tensor_view *answer, uint64_t row, struct twin_buffers *b,
-                            struct comparison *sum) {
+                            const struct expertd_tensor_view *answer, uint64_t row, struct row_buffers *b, struct comparison *sum) {
     const struct wire_request *r = &c->request;
     size_t width = layer->params.hidden_size;
     struct layer_request request = {
@@ -81,8 +80,8 @@ static FALLIBLE compare_row(const struct verify_case *c, const struct model_laye
     TRY(layer_forward_reference(layer, compute_dtype, &request));
     expertd_dtype_widen(r->output_dtype, b->output, width, b->expected);
     size_t row_bytes = width * expertd_dtype_size(r->output_dtype);
-    expertd_dtype_widen(r->output_dtype, (const uint8_t *)answer->data + row * row_bytes, width, b->wide);
-    compare_values(b->wide, b->expected, width, sum);
+    expertd_dtype_widen(r->output_dtype, (const uint8_t *)answer->data + row * row_bytes, width, b->got);
+    compare_values(b->got, b->expected, width, sum);
     return OK;
 }
 
@@ -96,9 +95,9 @@ FALLIBLE compare_answer(const struct verify_case *c, const struct model_layer *l
              expertd_tensor_shape_text(answer->shape, answer->rank, text), expertd_dtype_name(c->request.output_dtype),
              (unsigned long long)tokens, (unsigned long long)width);
     }
-    struct twin_buffers buffers = {malloc(width * sizeof(float)), malloc(width * sizeof(float)), malloc(width * sizeof(float))};
+    struct row_buffers buffers = {malloc(width * sizeof(float)), malloc(width * sizeof(float)), malloc(width * sizeof(float))};
     err_t e = OK;
-    if (!buffers.output || !buffers.wide || !buffers.expected) {
+    if (!buffers.output || !buffers.got || !buffers.expected) {
         e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a row of %llu values", (unsigned long long)width);
     }
     uint64_t rows = compare_rows(&layer->params, tokens);
@@ -106,7 +105,7 @@ FALLIBLE compare_answer(const struct verify_case *c, const struct model_layer *l
         e = compare_row(c, layer, compute_dtype, answer, spread(i, rows, tokens), &buffers, sum);
     }
     free(buffers.output);
-    free(buffers.wide);
+    free(buffers.got);
     free(buffers.expected);
     return e;
 }

@@ -1,4 +1,4 @@
-// A daemon's answer against the scalar twin's, row by row. Owned by one thread.
+// Compares a daemon's answer with the scalar reference (the kernels' scalar twin), row by row. Owned by one thread.
 #ifndef EXPERTD_TESTS_VERIFY_COMPARE_H
 #define EXPERTD_TESTS_VERIFY_COMPARE_H
 
@@ -7,15 +7,16 @@
 struct comparison {
     uint64_t rows;      // compared
     uint64_t values;    // compared
-    uint64_t differing; // whose bits are others (two NaNs count as equal: which NaN is not promised)
-    double error_max;   // max over rows of max|y - y*| / max|y*|; Inf where one of them is not finite and they differ
+    uint64_t differing; // with other bits; two NaNs count as equal, since the NaN's bits are not promised
+    double error_max;   // max over rows of max|y - y*| / max|y*|; Inf if values differ and one is not finite
 };
 
-// The twin computes some of a large layer's rows only, spread evenly: rows are independent of each other. This many of `tokens`.
+// The number of rows of `tokens` to compare. The reference is slow, so that of a large layer only some rows, evenly spread, are
+// compared; rows are independent of each other.
 uint64_t compare_rows(const struct layer_params *params, uint64_t tokens);
 
-// `answer`: the daemon's [T, H]. Adds to *sum. EXPERTD_ERR_NOMEM, or what the twin says; EXPERTD_ERR_SHAPE_MISMATCH where the
-// answer has not the request's shape and output dtype.
+// Compares `answer`, the daemon's [T, H], and adds to *sum. EXPERTD_ERR_SHAPE_MISMATCH if the answer has another shape or output
+// dtype than requested; EXPERTD_ERR_NOMEM; the reference's errors.
 FALLIBLE compare_answer(const struct verify_case *verify_case, const struct model_layer *layer, enum expertd_dtype compute_dtype,
                         const struct expertd_tensor_view *answer, struct comparison *sum);
 

@@ -1,4 +1,4 @@
-// expertd-verify: does a running daemon answer what the scalar reference computes from the same model, bit for bit?
+// expertd-verify: compares a running daemon's answers, bit for bit, with the scalar reference computed from the same model.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +9,21 @@
 #include "base/mapped.h"
 #include "base/standard_output.h"
 #include "client/c/client.h"
+#include "expert/model/model_load.h"
 #include "expertd/kernels/kernel_select.h"
 #include "tests/verify/report.h"
 #include "tests/verify/shared.h"
 #include "tests/verify/verify_options.h"
 
 enum {
-    LAYERS_MAX = 4, // checked unless more are asked for
+    LAYERS_MAX = 4, // layers to check without --layers
     TIMED_CALLS_MAX = 15,
-    TIMED_NS_MAX = NS_PER_S, // a large layer's calls end after this, however few they were
+    TIMED_NS_MAX = NS_PER_S, // timing stops after this, however few calls it made
     EXIT_WRONG = 1,
 };
 
-// Of two arithmetics of one dtype (numerics ids that differ) the bits are not promised; these are about twice the golden cases'
-// bounds.
+// Error bounds for a daemon with another numerics id and the same dtype, for which equal bits are not promised. They are about
+// twice the golden cases' bounds.
 static const double BOUND_BF16 = 3e-2, BOUND_F32 = 1e-5;
 
 struct verify {
@@ -30,7 +31,7 @@ struct verify {
     struct client *client;
     struct client_description description;
     const struct describe_model *served;
-    size_t first, count;         // of served->layers: the ones to check
+    size_t first, count;         // the layers to check: a range of served->layers
     struct client_region region; // with --shared-memory
     struct expertd_team *team;
     struct model model;
@@ -46,7 +47,7 @@ static const struct describe_layer *served_layer(const struct verify *v, uint32_
     return NULL;
 }
 
-// Which of the served layers, and into v->first and v->count.
+// Sets v->served, v->first and v->count.
 static FALLIBLE choose_layers(struct verify *v) {
     const struct verify_options *o = v->options;
     const struct describe_response *response = &v->description.response;
@@ -77,12 +78,12 @@ static enum expertd_dtype dtype_of_numerics(const char *numerics_id) {
     return strstr(numerics_id, "/f32/") ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16;
 }
 
-// The reference sums as the daemon does, where this build knows how; else check_identity says that the ids differ.
+// Selects the daemon's arithmetic for the reference if this build has it. If not, check_identity reports that the ids differ.
 static void choose_arithmetic(const char *numerics_id) {
     char name[32];
     const char *last = strrchr(numerics_id, '/');
     snprintf(name, sizeof name, "%s", last ? last + 1 : "");
-    name[strcspn(name, "+")] = 0; // widened weights are an arithmetic of no other kind
+    name[strcspn(name, "+")] = 0; // "+widen" does not change the arithmetic
     err_t unknown = expertd_kernel_select_arithmetic(name);
     (void)unknown;
 }
@@ -104,7 +105,7 @@ static FALLIBLE load_model(struct verify *v) {
                                         .spin_us = 0};
     const struct describe_layer *layers = &v->served->layers[v->first];
     enum expertd_dtype dtype = dtype_of_numerics(layers[0].numerics_id);
-    if (o->compute_dtype != EXPERTD_DTYPE_NONE && o->compute_dtype != dtype) { // other choices of the router: nothing to compare
+    if (o->compute_dtype != EXPERTD_DTYPE_NONE && o->compute_dtype != dtype) { // the router's choices would differ
         FAIL(EXPERTD_ERR_USAGE,
              "--compute-dtype: the daemon computes in %s (numerics id %s); start it with --compute-dtype %s, or leave it out here",
              expertd_dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == EXPERTD_DTYPE_F32 ? "f32" : "bf16");
@@ -147,7 +148,7 @@ static FALLIBLE check_identity(struct verify *v) {
     r->same_numerics = strcmp(r->numerics_id, r->daemon_numerics_id) == 0;
     r->bound = v->model.compute_dtype == EXPERTD_DTYPE_F32 ? BOUND_F32 : BOUND_BF16;
     if (!r->same_numerics) {
-        fprintf(stderr, "the daemon computes as %s, the reference as %s: answers must agree within %.0e, not bit for bit\n",
+        fprintf(stderr, "the daemon's arithmetic is %s, the reference's is %s: answers must agree within %.0e, not bit for bit\n",
                 r->daemon_numerics_id, r->numerics_id, r->bound);
     }
     return OK;
@@ -176,7 +177,7 @@ static FALLIBLE time_calls(struct verify *v, const struct wire_request *request,
     return OK;
 }
 
-// Asks as the options say; *view is the answer's output, in the reply or in the region.
+// Sends the request. *view is the answer's output, in the reply or in the region.
 static FALLIBLE ask(struct verify *v, const struct wire_request *request, struct client_reply *reply,
                     struct expertd_tensor_view *view) {
     TRY(client_forward(v->client, request, v->options->timeout_us, reply));
@@ -184,7 +185,7 @@ static FALLIBLE ask(struct verify *v, const struct wire_request *request, struct
     return request->has_output ? shared_answer(&v->region, request, &reply->wire.output, view) : OK;
 }
 
-// One request of one kind: asked, compared, and the row's first one timed.
+// Sends one request of one kind and compares the answer. Times the first request of a row.
 static FALLIBLE check_case(struct verify *v, const struct model_layer *layer, enum case_kind kind, struct report_row *row) {
     struct case_options options = {.kind = kind,
                                    .layer = layer,
@@ -214,11 +215,11 @@ out:
     return err_context(e, "layer %u, %" PRIu64 " tokens, %s", layer->params.layer, row->tokens, case_name(kind));
 }
 
-static void say_what_comes(const struct model_layer *layer, uint64_t tokens) {
+static void report_progress(const struct model_layer *layer, uint64_t tokens) {
     uint64_t rows = compare_rows(&layer->params, tokens);
     fprintf(stderr, "checking layer %u with %" PRIu64 " token%s", layer->params.layer, tokens, tokens == 1 ? "" : "s");
     if (rows < tokens) {
-        fprintf(stderr, " (the reference is slow: it computes %" PRIu64 " of them for each request)", rows);
+        fprintf(stderr, " (the reference is slow: it computes %" PRIu64 " of them per request)", rows);
     }
     fputc('\n', stderr);
 }
@@ -227,7 +228,7 @@ static FALLIBLE check_layer(struct verify *v, const struct model_layer *layer, u
     struct report *r = &v->report;
     struct report_row *row = &r->rows[r->count];
     *row = (struct report_row){.params = &layer->params, .tokens = tokens};
-    say_what_comes(layer, tokens);
+    report_progress(layer, tokens);
     for (int kind = 0; kind < CASE_KIND_COUNT; kind++) {
         if (case_fits((enum case_kind)kind, layer)) {
             TRY(check_case(v, layer, (enum case_kind)kind, row));
@@ -308,7 +309,7 @@ int main(int argc, char **argv) {
     e = verify(&v);
     int code = err_is(e) ? fail(e) : 0;
     if (code == 0 && !report_all_right(&v.report)) {
-        fprintf(stderr, "expertd-verify: the daemon's answers are not what the reference gives\n");
+        fprintf(stderr, "expertd-verify: the daemon's answers differ from the reference; report this with the rows above\n");
         code = EXIT_WRONG;
     }
     verify_deinit(&v);

@@ -1,4 +1,4 @@
-// What expertd-verify found, as a table or as JSON. Owned by one thread.
+// expertd-verify's results, as a table or as JSON. Owned by one thread.
 #ifndef EXPERTD_TESTS_VERIFY_REPORT_H
 #define EXPERTD_TESTS_VERIFY_REPORT_H
 
@@ -7,17 +7,17 @@
 struct report_row {
     const struct layer_params *params; // borrowed from the model
     uint64_t tokens;
-    double p50_s;      // of one call, as the caller sees it
+    double p50_s;      // median latency of a call, as the caller sees it
     uint64_t calls;    // timed
-    uint64_t requests; // of different kinds that were compared
+    uint64_t requests; // compared, each of another kind
     struct comparison found;
     bool right;
 };
 
 struct report {
     const char *model, *numerics_id, *daemon_numerics_id;
-    bool same_numerics; // then equal bits are the demand
-    double bound;       // else this error
+    bool same_numerics; // the ids are equal: answers must have equal bits
+    double bound;       // the ids differ: answers must be within this error
     struct report_row *rows;
     size_t count;
 };

@@ -11,7 +11,8 @@ struct layout {
 static FALLIBLE take(struct layout *layout, uint64_t bytes, struct wire_extent *out) {
     uint64_t left = layout->region->bytes - layout->next;
     if (bytes > left) {
-        FAIL(EXPERTD_ERR_TOO_LARGE, "a region of %" PRIu64 " bytes is too small for this request", layout->region->bytes);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "the region of %" PRIu64 " bytes is too small for this request; let --tokens name fewer",
+             layout->region->bytes);
     }
     *out = (struct wire_extent){layout->region->id, layout->next, bytes};
     uint64_t rounded = (bytes + CLIENT_REGION_ALIGN - 1) / CLIENT_REGION_ALIGN * CLIENT_REGION_ALIGN;
@@ -49,7 +50,7 @@ FALLIBLE shared_answer(const struct client_region *region, const struct wire_req
     *view = answer->view;
     if (!answer->has_extent || answer->extent.region != region->id || answer->extent.offset != placed->output.offset ||
         answer->extent.length != placed->output.length) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the answer does not lie where it was asked for");
+        FAIL(EXPERTD_ERR_MALFORMED, "the answer names another extent than the requested one");
     }
     view->data = region->data + placed->output.offset;
     view->bytes = placed->output.length;

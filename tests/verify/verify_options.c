@@ -55,7 +55,7 @@ static FALLIBLE set_compute_dtype(void *options, const char *value) {
                        : strcmp(value, "f32") == 0 ? EXPERTD_DTYPE_F32
                                                    : EXPERTD_DTYPE_NONE;
     if (o->compute_dtype == EXPERTD_DTYPE_NONE) {
-        FAIL(EXPERTD_ERR_USAGE, "--compute-dtype %s: it is bf16 or f32", value);
+        FAIL(EXPERTD_ERR_USAGE, "--compute-dtype %s: bf16 or f32 is expected", value);
     }
     return OK;
 }
@@ -103,18 +103,18 @@ static FALLIBLE set_help(void *options, const char *value) {
 }
 
 static const struct flag_row FLAGS[] = {
-    {"--address", "ADDRESS", set_address, "the daemon's, unix:PATH or HOST:PORT"},
-    {"--model", "MODEL", set_model, "the model that it was started with: DIR, ORG/NAME or synthetic:..."},
-    {"--tokens", "N,N", set_tokens, "tokens of a request (1,8,64)"},
-    {"--layers", "A-B", set_layers, "these layers; else all, of more than 4 the first 4"},
-    {"--compute-dtype", "DTYPE", set_compute_dtype, "bf16 or f32: refuse a daemon that computes in the other"},
-    {"--hf-cache", "DIR", set_hf_cache, "where ORG/NAME is looked up"},
-    {"--threads", "N", set_threads, "for loading the model; else as many as there are processors"},
-    {"--seed", "N", set_seed, "of the inputs (1)"},
-    {"--timeout", "S", set_timeout, "seconds for each call (120)"},
-    {"--shared-memory", NULL, set_shared_memory, "tensors and answers in a region: a Unix socket's address only"},
-    {"--json", NULL, set_json, "one JSON object on standard output"},
-    {"--help", NULL, set_help, "this text"},
+    {"--address", "ADDRESS", set_address, "the daemon's address: unix:PATH or HOST:PORT"},
+    {"--model", "MODEL", set_model, "the daemon's model: DIR, ORG/NAME or synthetic:..."},
+    {"--tokens", "N,N", set_tokens, "numbers of tokens per request (1,8,64)"},
+    {"--layers", "A-B", set_layers, "layers to check (default: the first 4)"},
+    {"--compute-dtype", "DTYPE", set_compute_dtype, "bf16 or f32: refuse a daemon with another compute dtype"},
+    {"--hf-cache", "DIR", set_hf_cache, "Hugging Face cache in which to find ORG/NAME"},
+    {"--threads", "N", set_threads, "threads that load the model (default: one per processor)"},
+    {"--seed", "N", set_seed, "seed of the inputs (1)"},
+    {"--timeout", "S", set_timeout, "timeout of each call in seconds (120)"},
+    {"--shared-memory", NULL, set_shared_memory, "send tensors and answers in a shared memory region; needs a unix: address"},
+    {"--json", NULL, set_json, "print one JSON object on standard output"},
+    {"--help", NULL, set_help, "print this text"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -132,12 +132,10 @@ FALLIBLE verify_options_parse(int argc, char *const *argv, struct verify_options
 }
 
 void verify_options_help(FILE *out) {
-    fprintf(out,
-            "usage: expertd-verify --address ADDRESS --model MODEL [flags]\n\n"
-            "Sends requests of every kind to a daemon and compares each answer with the scalar reference, computed here from the "
-            "same model.\n\n");
+    fprintf(out, "usage: expertd-verify --address ADDRESS --model MODEL [flags]\n\n"
+                 "Sends requests of every kind to a daemon and compares each answer with the scalar reference, which this program "
+                 "computes from the same model.\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
-    fprintf(out, "\nexit codes: 0 all answers are right, 1 some are not, 64 wrong command line, 65 bad checkpoint, 69 no daemon is "
-                 "reached,\n"
-                 "70 it refuses a request, 78 an unknown preset or layer\n");
+    fprintf(out, "\nexit codes: 0 all answers are correct, 1 some are wrong, 64 wrong command line, 65 bad checkpoint,\n"
+                 "69 cannot reach the daemon, 70 the daemon refuses a request, 78 unknown preset or layer\n");
 }

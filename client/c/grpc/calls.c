@@ -1,4 +1,4 @@
-#include "client/c/grpc/calls.h"
+#include "client/c/calls.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -9,105 +9,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "client/c/grpc/call_end.h"
+#include "client/c/grpc/calls_stream.h"
 
 static const char FORWARD[] = "/expertd.v1.Experts/Forward";
 static const char STREAM[] = "/expertd.v1.Experts/Stream";
 
-enum { ANSWER_FIRST_BYTES = 1 << 16 };
-
-void call_end_init(struct call_end *end) {
-    *end = (struct call_end){.status_text = grpc_empty_slice()};
-    grpc_metadata_array_init(&end->trailing);
-}
-
-void call_end_deinit(struct call_end *end) {
-    grpc_slice_unref(end->status_text);
-    grpc_metadata_array_destroy(&end->trailing);
-    *end = (struct call_end){.status_text = grpc_empty_slice()};
-}
-
-grpc_op call_end_op(struct call_end *end) {
-    return (grpc_op){.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-                     .data.recv_status_on_client = {
-                         .trailing_metadata = &end->trailing, .status = &end->status, .status_details = &end->status_text}};
-}
-
-void calls_describe_end(struct calls *calls, const struct call_end *end, struct calls_end *out) {
-    struct proto_error_text *failure = &calls->failure;
-    if (!channel_details(&end->trailing, failure)) {
-        *failure = (struct proto_error_text){.grpc_code = (int)end->status};
-        snprintf(failure->reason, sizeof failure->reason, "%s", channel_status((int)end->status).name);
-        snprintf(failure->message, sizeof failure->message, "%.*s", (int)GRPC_SLICE_LENGTH(end->status_text),
-                 (const char *)GRPC_SLICE_START_PTR(end->status_text));
-    }
-    out->grpc_code = (int)end->status;
-    out->reason = failure->reason;
-    out->message = failure->message;
-}
-
 const char *calls_status_name(int grpc_code) {
     return channel_status(grpc_code).name;
-}
-
-// ---- answers
-
-static bool reserve_bytes(struct calls *calls, size_t length) {
-    if (length > calls->capacity) {
-        size_t capacity = length > ANSWER_FIRST_BYTES ? length : ANSWER_FIRST_BYTES;
-        free(calls->bytes); // nobody needs the last answer any more
-        calls->bytes = malloc(capacity);
-        calls->capacity = calls->bytes ? capacity : 0;
-    }
-    return length <= calls->capacity;
-}
-
-static bool copy_answer(struct calls *calls, grpc_byte_buffer *answer, size_t length) {
-    grpc_byte_buffer_reader reader;
-    if (!reserve_bytes(calls, length) || !grpc_byte_buffer_reader_init(&reader, answer)) {
-        return false;
-    }
-    grpc_slice *slice;
-    size_t used = 0;
-    while (grpc_byte_buffer_reader_peek(&reader, &slice) && GRPC_SLICE_LENGTH(*slice) <= length - used) {
-        memcpy(calls->bytes + used, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
-        used += GRPC_SLICE_LENGTH(*slice);
-    }
-    grpc_byte_buffer_reader_destroy(&reader);
-    return used == length;
-}
-
-static bool not_an_answer(struct calls *calls, const char *why, struct calls_end *out) {
-    struct proto_error_text *failure = &calls->failure;
-    *failure = (struct proto_error_text){.grpc_code = GRPC_STATUS_INTERNAL};
-    snprintf(failure->message, sizeof failure->message, "%s", why);
-    out->answered = false;
-    out->grpc_code = failure->grpc_code;
-    out->reason = "BAD_ANSWER";
-    out->message = failure->message;
-    return false;
-}
-
-bool calls_read_answer(struct calls *calls, grpc_byte_buffer *answer, struct calls_end *out) {
-    if (!answer) {
-        return not_an_answer(calls, "status OK without an answer", out);
-    }
-    size_t length = grpc_byte_buffer_length(answer);
-    if (!copy_answer(calls, answer, length)) {
-        return not_an_answer(calls, "no memory for the answer, or it cannot be read", out);
-    }
-    if (err_is(wire_decode_reply(calls->bytes, length, &calls->reply))) {
-        return not_an_answer(calls, expertd_err_message(), out);
-    }
-    if (calls->reply.has_error) { // of a request in a stream
-        calls->failure = calls->reply.error;
-        out->grpc_code = calls->failure.grpc_code;
-        out->reason = calls->failure.reason[0] ? calls->failure.reason : channel_status(calls->failure.grpc_code).name;
-        out->message = calls->failure.message;
-        return true;
-    }
-    out->answered = true;
-    out->reply = &calls->reply;
-    return true;
 }
 
 // ---- start and end
@@ -159,7 +68,7 @@ FALLIBLE calls_create(const struct calls_options *options, struct calls **out) {
     return OK;
 }
 
-// Of a unary call that is over.
+// Frees the resources of a finished unary call.
 static void release_slot(struct slot *slot) {
     if (slot->answer) {
         grpc_byte_buffer_destroy(slot->answer);
@@ -203,7 +112,7 @@ static void cancel_all(struct calls *calls) {
             grpc_call_cancel(calls->connections[i].call, NULL);
         }
     }
-    grpc_completion_queue_shutdown(calls->queue); // comes once every operation has ended
+    grpc_completion_queue_shutdown(calls->queue); // completes once every operation has ended
     while (grpc_completion_queue_next(calls->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN) {
     }
 }
@@ -221,7 +130,7 @@ void calls_destroy(struct calls *calls) {
             release_connection(&calls->connections[i]);
         }
         grpc_completion_queue_destroy(calls->queue);
-        grpc_shutdown_blocking(); // after it nothing reads the callers' pieces
+        grpc_shutdown_blocking(); // afterwards nothing reads the callers' pieces
     }
     free(calls->bytes);
     free(calls->gathered);
@@ -248,8 +157,9 @@ FALLIBLE calls_connect(struct calls *calls, int64_t timeout_us) {
         }
         if (state != GRPC_CHANNEL_READY) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
-                 "connection %u of %u to %s does not come up: is a daemon there, and does it take so many?", i + 1,
-                 calls->num_connections, calls->address.text);
+                 "connection %u of %u to %s cannot be opened: check that a daemon listens there and that max_connections allows as "
+                 "many",
+                 i + 1, calls->num_connections, calls->address.text);
         }
     }
     return OK;
@@ -257,7 +167,8 @@ FALLIBLE calls_connect(struct calls *calls, int64_t timeout_us) {
 
 // ---- calls
 
-// The head is copied by call, not kept per slot: gRPC may hold a cancelled call's bytes for longer than the call lasts.
+// Builds the message from the encoded head and the pieces. Each call gets its own copy of the head: gRPC may use a cancelled call's
+// bytes after the call has ended.
 static grpc_byte_buffer *gather(struct calls *calls, const struct calls_request *request, uint64_t id) {
     INVARIANT(request->num_pieces <= CALLS_PIECES_MAX);
     struct wire_request message = *request->request;
@@ -290,7 +201,7 @@ static void start_unary(struct calls *calls, struct slot *slot, uint64_t id, int
         call_end_op(&slot->end),
     };
     grpc_call *call = slot->call;
-    atomic_store_explicit(&slot->id, id, memory_order_release); // from here on the slot is the taking thread's
+    atomic_store_explicit(&slot->id, id, memory_order_release); // from here on the slot belongs to the receiving thread
     INVARIANT(grpc_call_start_batch(call, ops, sizeof ops / sizeof *ops, &slot->tag, NULL) == GRPC_CALL_OK);
 }
 
@@ -314,7 +225,7 @@ static void end_unary(struct calls *calls, struct slot *slot, struct calls_end *
     if (slot->end.status != GRPC_STATUS_OK) {
         calls_describe_end(calls, &slot->end, out);
     } else if (calls_read_answer(calls, slot->answer, out) && calls->reply.id != id) {
-        not_an_answer(calls, "it carries another request's id", out);
+        calls_invalid_answer(calls, "the answer has the id of another request", out);
     }
     release_slot(slot);
     atomic_store_explicit(&slot->id, 0, memory_order_release);

@@ -1,10 +1,12 @@
-// A connection's Stream: requests are written one at a time in the order of their start, answers matched by id. When a stream
-// breaks, all its requests end with its status, and the next one opens it anew.
+// Requests are written one at a time in the order of their start; answers are matched by id. When a stream
+// breaks, all its requests end with its status, and the next request opens a new stream.
+#include "client/c/grpc/calls_stream.h"
+
 #include <grpc/byte_buffer.h>
 #include <grpc/support/time.h>
 
 #include "base/clock.h"
-#include "client/c/grpc/calls.h"
+#include "client/c/grpc/call_end.h"
 
 static void start_batch(struct connection *c, const grpc_op *ops, size_t count, struct op_tag *tag) {
     INVARIANT(grpc_call_start_batch(c->call, ops, count, tag, NULL) == GRPC_CALL_OK);
@@ -16,7 +18,7 @@ static void start_read(struct connection *c) {
     start_batch(c, &op, 1, &c->read);
 }
 
-// The lock is held, as in all below.
+// The functions below are called with the connection's lock held, unless they take it.
 static void open_stream(struct calls *calls, struct connection *c) {
     c->call = grpc_channel_create_registered_call(c->channel, NULL, GRPC_PROPAGATE_DEFAULTS, calls->queue, c->stream,
                                                   gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
@@ -64,9 +66,9 @@ void stream_send(struct calls *calls, struct connection *c, uint32_t index, uint
     pthread_mutex_unlock(&c->lock);
 }
 
-// Every operation has ended: what is still in flight is lost with the stream.
+// Called when every operation of the stream has ended. Its requests that are still in flight are lost.
 static void close_stream(struct calls *calls, struct connection *c, struct calls_end *out) {
-    if (c->end.status == GRPC_STATUS_OK) { // the daemon drains; its requests were not refused one by one
+    if (c->end.status == GRPC_STATUS_OK) { // the daemon drains and has not refused the requests one by one
         c->end.status = GRPC_STATUS_UNAVAILABLE;
     }
     calls_describe_end(calls, &c->end, out);
@@ -101,7 +103,7 @@ void stream_take_lost(struct calls *calls, struct calls_end *out) {
     out->slot = calls->lost_from;
     out->at_ns = clock_now_ns();
     out->grpc_code = calls->failure.grpc_code;
-    out->reason = calls->failure.reason; // close_stream's: no other call ends before all of these are taken
+    out->reason = calls->failure.reason; // set by close_stream; no other call ends before all lost ones are reported
     out->message = calls->failure.message;
     atomic_store_explicit(&slot->id, 0, memory_order_release);
 }
@@ -115,7 +117,7 @@ static bool end_of_answer(struct calls *calls, struct connection *c, struct call
         atomic_load_explicit(&calls->slots[index].id, memory_order_acquire) != calls->reply.id) {
         out->answered = false;
         out->reason = read ? "STRAY_ANSWER" : out->reason;
-        return true; // without a slot
+        return true; // out->slot is CALLS_NO_SLOT
     }
     out->slot = index;
     atomic_store_explicit(&calls->slots[index].id, 0, memory_order_release);

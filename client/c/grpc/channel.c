@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    READ_CHUNK_BYTES = 1 << 20, // with gRPC's 64 KiB a message of 16 MiB comes in 290 pieces
+    READ_CHUNK_BYTES = 1 << 20, // with gRPC's default of 64 KiB, a message of 16 MiB arrives in 290 pieces
     RECONNECT_MS = 100,
 };
 
@@ -19,8 +19,8 @@ grpc_channel *channel_open(const struct address *address) {
         integer_arg(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
         integer_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
         integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS),
-        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), // one connection per client, as the header says
-        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),         // a web proxy in the environment is not meant for us
+        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), // one connection per client
+        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),         // ignore the environment's proxy for web pages
         integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
     };
     grpc_channel_args list = {sizeof args / sizeof *args, args};

@@ -1,5 +1,5 @@
-// What the blocking and the asynchronous client share of gRPC: how a connection is opened, and what a failed call says. Private to
-// client/: gRPC's types are in its interface. Any thread.
+// gRPC code that the blocking and the asynchronous client share: opening a connection, and reading a failed call's error. Private
+// to client/, since its interface has gRPC types. Any thread.
 #ifndef EXPERTD_CLIENT_C_GRPC_CHANNEL_H
 #define EXPERTD_CLIENT_C_GRPC_CHANNEL_H
 
@@ -8,7 +8,7 @@
 #include "client/c/address.h"
 #include "proto/control/control.h"
 
-// A connection of its own, opened by its first call; the caller's to destroy.
+// A channel with a connection of its own, which the first call opens. The caller destroys it.
 grpc_channel *channel_open(const struct address *address);
 
 struct channel_status {
@@ -16,13 +16,13 @@ struct channel_status {
     const char *name;
 };
 
-// What a status means that comes without our details: gRPC's own, or a proxy's.
+// The error code and name of a status that comes without expertd's details: from gRPC itself, or from a proxy.
 struct channel_status channel_status(int status);
 
-// The code of a reason; one of a newer daemon falls back on its status.
+// The error code of a reason. An unknown reason, from a newer daemon, gets the code of the status.
 enum expertd_err_code channel_code_of_reason(const char *reason, int status);
 
-// The daemon's own account of a failure. False where the trailing metadata have none.
+// Reads the daemon's error details. False if the trailing metadata have none.
 bool channel_details(const grpc_metadata_array *trailing, struct proto_error_text *out);
 
 #endif

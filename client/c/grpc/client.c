@@ -22,15 +22,15 @@ static const char HEALTH_CHECK[] = "/grpc.health.v1.Health/Check";
 
 struct client {
     grpc_channel *channel;
-    grpc_completion_queue *queue; // pluck: a call's only batch is waited for where it was started
+    grpc_completion_queue *queue; // pluck: the thread that starts a batch waits for it
     struct address address;
-    bool refused; // refusal is the last call's
+    bool refused; // `refusal` is that of the last call
     struct proto_error_text refusal;
 };
 
 void client_tune_process(void) {
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
-    // glibc otherwise gives a message's pages back after each call and faults them in again for the next.
+    // By default glibc returns a message's pages to the system after each call and faults them in again for the next.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 2000000000);
     mallopt(M_TOP_PAD, 64 << 20);
@@ -77,9 +77,9 @@ static FALLIBLE unreachable(const struct client *client, const char *cause) {
     const char *address = client->address.text;
     if (strncmp(address, "unix:", 5) == 0 && strstr(cause, strerror(EACCES))) {
         FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "%s may not be connected to by uid %u (%s): the daemon's allow_uids say who may, and its admin socket is its own "
-             "user's and root's",
-             address, (unsigned)geteuid(), cause);
+             "uid %u may not connect to %s (%s): the daemon's allow_uids lists the users that may; only the daemon's own user and "
+             "root may use its admin socket",
+             (unsigned)geteuid(), address, cause);
     }
     FAIL(EXPERTD_ERR_UNAVAILABLE,
          "no daemon answers at %s (%s): start one with `expertd --model DIR --listen %s`, or give the address of one that runs",
@@ -87,12 +87,12 @@ static FALLIBLE unreachable(const struct client *client, const char *cause) {
 }
 
 struct call_state {
-    grpc_call *call; // the metadata's slices are borrowed from it: it goes last
+    grpc_call *call; // owns the slices of the metadata, so it is released last
     grpc_byte_buffer *request, *answer;
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
     grpc_slice status_text;
-    const char *error_text; // gRPC's own account; ours to free
+    const char *error_text; // gRPC's text; freed here
 };
 
 static FALLIBLE call_failure(struct client *client, const struct call_state *call, int64_t timeout_us) {
@@ -114,7 +114,8 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
         return unreachable(client, text);
     }
     if (call->status == GRPC_STATUS_DEADLINE_EXCEEDED) {
-        FAIL(EXPERTD_ERR_DEADLINE, "no answer from %s within %g s: it is busy, or the timeout is too short for this request",
+        FAIL(EXPERTD_ERR_DEADLINE,
+             "no answer from %s within %g s: the daemon is busy, or the timeout is too short for this request",
              client->address.text, seconds);
     }
     struct channel_status row = channel_status((int)call->status);
@@ -152,7 +153,7 @@ static FALLIBLE copy_answer(grpc_byte_buffer *answer, struct proto_bytes *out) {
     return OK;
 }
 
-// Everything of a unary call in one batch: it completes when the status is here.
+// Starts all operations of a unary call as one batch, which completes when the status has arrived.
 static grpc_call_error start_batch(struct call_state *state) {
     grpc_op ops[6] = {
         {.op = GRPC_OP_SEND_INITIAL_METADATA},
@@ -178,7 +179,7 @@ static void open_call(struct client *client, const char *method, int64_t timeout
         grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue, path, NULL, deadline, NULL);
 }
 
-// No deadline here: a batch always completes, and its buffers are gRPC's until it has.
+// Waits without a deadline: a batch always completes, and gRPC uses its buffers until then.
 static void await_batch(struct client *client, void *tag) {
     grpc_event event = grpc_completion_queue_pluck(client->queue, tag, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     INVARIANT(event.type == GRPC_OP_COMPLETE);
@@ -190,7 +191,7 @@ static void run_call(struct client *client, const char *method, int64_t timeout_
     await_batch(client, state);
 }
 
-// Takes request.data.
+// Takes ownership of request.data.
 static void state_init(struct call_state *state, struct proto_bytes request) {
     *state = (struct call_state){.status_text = grpc_empty_slice()};
     grpc_slice slice = request.length ? grpc_slice_new(request.data, request.length, free) : grpc_empty_slice();
@@ -219,9 +220,10 @@ FALLIBLE client_unary_take(struct client *client, const char *method, struct pro
                            struct proto_bytes *answer) {
     *answer = (struct proto_bytes){0};
     client->refused = false;
-    if (request.length > UINT32_MAX) { // gRPC's frames have 32 bits of length
+    if (request.length > UINT32_MAX) { // the length field of a gRPC message has 32 bits
         free(request.data);
-        FAIL(EXPERTD_ERR_TOO_LARGE, "a message of %zu bytes: gRPC ends at 4 GiB; send fewer rows at once", request.length);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a message of %zu bytes: gRPC messages are limited to 4 GiB; send fewer rows at once",
+             request.length);
     }
     struct call_state state;
     state_init(&state, request);
@@ -238,7 +240,7 @@ FALLIBLE client_unary_take(struct client *client, const char *method, struct pro
 
 // ---- one call whose answer is a stream
 
-// The request and all that frames the stream: the sending batch's tag is the state's, the status' its trailing metadata's.
+// Starts the call and sends the request. The tag of the sending batch is `state`; that of the status is &state->trailing.
 static void start_stream(struct call_state *state) {
     grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
                       .data.recv_status_on_client = {.trailing_metadata = &state->trailing,
@@ -255,7 +257,7 @@ static void start_stream(struct call_state *state) {
     INVARIANT(grpc_call_start_batch(state->call, ops, sizeof ops / sizeof *ops, state, NULL) == GRPC_CALL_OK);
 }
 
-// The next message into state->answer; false at the end.
+// Receives the next message into state->answer. False at the end of the stream.
 static bool receive(struct client *client, struct call_state *state) {
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &state->answer};
     INVARIANT(grpc_call_start_batch(state->call, &op, 1, &state->answer, NULL) == GRPC_CALL_OK);
@@ -263,7 +265,7 @@ static bool receive(struct client *client, struct call_state *state) {
     return state->answer != NULL;
 }
 
-static FALLIBLE hand_over(struct call_state *state, err_t (*message)(void *, const uint8_t *, size_t), void *context) {
+static FALLIBLE deliver_message(struct call_state *state, err_t (*message)(void *, const uint8_t *, size_t), void *context) {
     struct proto_bytes bytes = {0};
     err_t e = copy_answer(state->answer, &bytes);
     grpc_byte_buffer_destroy(state->answer);
@@ -284,7 +286,7 @@ FALLIBLE client_stream_take(struct client *client, const char *method, struct pr
     open_call(client, method, timeout_us, &state);
     start_stream(&state);
     while (!err_is(e) && receive(client, &state)) {
-        e = hand_over(&state, message, context);
+        e = deliver_message(&state, message, context);
     }
     if (err_is(e)) {
         grpc_call_cancel(state.call, NULL);
@@ -328,7 +330,7 @@ FALLIBLE client_health(struct client *client, const char *service, int64_t timeo
     TRY(proto_encode_health_request(service, &request));
     err_t e = client_unary_take(client, HEALTH_CHECK, request, timeout_us, &answer);
     if (err_is(e)) {
-        if (client->refused && client->refusal.grpc_code == GRPC_STATUS_NOT_FOUND) { // Check's way to say it
+        if (client->refused && client->refusal.grpc_code == GRPC_STATUS_NOT_FOUND) { // Check reports an unknown service so
             client->refused = false;
             *out = SERVICE_UNKNOWN;
             return OK;
@@ -347,8 +349,8 @@ FALLIBLE client_forward(struct client *client, const struct wire_request *reques
     TRY(client_unary_take(client, FORWARD, message, timeout_us, &out->bytes));
     err_t e = wire_decode_reply(out->bytes.data, out->bytes.length, &out->wire);
     if (!err_is(e) && out->wire.id != request->id) {
-        e = err_record(EXPERTD_ERR_MALFORMED, "id", "it answers request %llu, not %llu", (unsigned long long)out->wire.id,
-                       (unsigned long long)request->id);
+        e = err_record(EXPERTD_ERR_MALFORMED, "id", "it is the answer to request %llu, not to %llu",
+                       (unsigned long long)out->wire.id, (unsigned long long)request->id);
     }
     if (err_is(e)) {
         client_reply_deinit(out);

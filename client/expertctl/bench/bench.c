@@ -1,4 +1,4 @@
-// expertctl bench: loads a daemon and reports what it held.
+// expertctl bench: loads a daemon, judges the result and reports it.
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,25 +13,26 @@
 
 enum { EXIT_HELD = 0, EXIT_WORSE = 1, EXIT_INVALID = 2, LAYER_TEXT = 11 };
 
-// All that a bench holds; the target is shared with the process that asks for it.
+// The state of one bench command. `target` lies in memory shared with the forked process that fills it.
 struct bench {
     const struct ctl_options *ctl;
-    struct bench_options options; // a copy: the daemon's limits end its distributions
+    struct bench_options options; // a copy: the daemon's limits bound its distributions
     const char *address;
     struct bench_target *target;
     struct bench_pool pool;
     struct bench_trace trace;
-    char trace_layers[TARGET_LAYERS_MAX * LAYER_TEXT]; // as --layers takes them
+    char trace_layers[TARGET_LAYERS_MAX * LAYER_TEXT]; // in the form of --layers
     struct bench_plan plan;
     struct bench_result *result; // owned: too large for a stack
-    struct bench_result *best;   // find-max: of the highest rate that held
+    struct bench_result *best;   // --find-max: the result of the highest rate that held
     struct bench_report report;
-    struct regular_file_new csv, save; // open from before the first call on; fd -1: not asked for, or done with
+    struct regular_file_new csv, save; // opened before the first call; fd -1: not requested, or finished
 };
 
-// ---- in a process of its own: what needs gRPC
+// ---- functions that use gRPC: each runs in a forked process
 
-static err_t refused_or_not(err_t e, const struct client *client, struct proto_error_text *refusal) {
+// On error saves the daemon's refusal, if there is one.
+static err_t save_refusal(err_t e, const struct client *client, struct proto_error_text *refusal) {
     if (err_is(e) && client_refusal(client)) {
         *refusal = *client_refusal(client);
     }
@@ -42,21 +43,21 @@ static FALLIBLE describe(void *argument, struct proto_error_text *refusal) {
     struct bench *b = argument;
     struct client *client;
     TRY(client_create(b->address, &client));
-    struct target_wish wish = {b->ctl->model, b->options.layers, b->options.trace ? "--trace" : "--layers"};
-    err_t e = target_describe(client, &wish, b->ctl->timeout_us, b->target);
-    return refused_or_not(e, client, refusal); // the process ends: the client goes with it
+    struct target_selection selection = {b->ctl->model, b->options.layers, b->options.trace ? "--trace" : "--layers"};
+    err_t e = target_describe(client, &selection, b->ctl->timeout_us, b->target);
+    return save_refusal(e, client, refusal); // the process exits next, so the client is not destroyed
 }
 
-static FALLIBLE ask_alone(void *argument, struct proto_error_text *refusal) {
+static FALLIBLE send_rows_alone(void *argument, struct proto_error_text *refusal) {
     struct bench *b = argument;
     struct client *client;
     TRY(client_create(b->address, &client));
-    return refused_or_not(pool_ask(client, b->target, &b->pool, b->ctl->timeout_us), client, refusal);
+    return save_refusal(pool_ask(client, b->target, &b->pool, b->ctl->timeout_us), client, refusal);
 }
 
 // ---- preparing
 
-// The layers that a trace names, each once.
+// Sets the layers option to the layers in the trace, each once.
 static FALLIBLE name_trace_layers(struct bench *b) {
     uint32_t layers[TARGET_LAYERS_MAX], count = 0;
     size_t used = 0;
@@ -111,24 +112,25 @@ static FALLIBLE open_files(struct bench *b, bool waiting) {
     return open_file(&b->save, "--save", b->options.save, waiting);
 }
 
-// Before the load: what it found should have a place. A pipe waits for its reader here, till Ctrl-C; the others are opened once no
-// signal ends this process, which would leave what lies beside their places.
+// Opens the output files before the load, so that its results are not lost to a wrong path. Opening a pipe waits for its reader,
+// and Ctrl-C may end the process then. Regular files are opened with signals blocked: otherwise a signal would leave temporary
+// files.
 static FALLIBLE open_all(struct bench *b) {
     err_t e = open_files(b, true);
-    bench_hold_signals();
+    bench_block_signals();
     return err_is(e) ? e : open_files(b, false);
 }
 
 static FALLIBLE limit_tokens(struct bench *b) {
     struct bench_options *o = &b->options;
-    uint32_t rooms = bench_slots_most(o), cut = pool_tokens_most(&b->pool, b->target, o);
+    uint32_t slots = bench_max_slots(o), cut = pool_max_tokens(&b->pool, b->target, o);
     if (o->region) {
-        uint32_t in_region = region_tokens_most(b->target, &b->pool, rooms);
+        uint32_t in_region = region_max_tokens(b->target, &b->pool, slots);
         cut = in_region < cut ? in_region : cut;
     }
     TRY_IN(tokens_limit(&o->tokens, b->target->max_tokens, cut), "%s", o->trace ? "--trace" : "--tokens");
     TRY(pool_check(&b->pool, b->target, o));
-    return o->region ? region_check(b->address, b->target, &b->pool, o->tokens.high, rooms) : OK;
+    return o->region ? region_check(b->address, b->target, &b->pool, o->tokens.high, slots) : OK;
 }
 
 static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
@@ -136,7 +138,7 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
     TRY(bench_fork(describe, b, refusal));
     for (size_t i = 0; i < b->trace.count; i++) {
         b->trace.calls[i].layer = target_find_layer(b->target, b->trace.calls[i].layer);
-        INVARIANT(b->trace.calls[i].layer < TARGET_LAYERS_MAX); // or describe would have refused
+        INVARIANT(b->trace.calls[i].layer < TARGET_LAYERS_MAX); // describe has refused layers that are not served
     }
     enum expertd_dtype dtype = b->ctl->output_dtype == EXPERTD_DTYPE_NONE ? EXPERTD_DTYPE_BF16 : b->ctl->output_dtype;
     TRY(pool_init(b->target, &b->options, dtype, &b->pool));
@@ -144,14 +146,14 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
     b->result = calloc(1, sizeof *b->result);
     b->best = calloc(1, sizeof *b->best);
     if (!b->result || !b->best) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the histograms");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the results");
     }
     if (b->options.check_every) {
         if (!b->options.quiet) {
-            fprintf(stderr, "asking for %u rows of %u layer%s alone, to compare\n", b->pool.rows, b->target->num_layers,
-                    b->target->num_layers == 1 ? "" : "s");
+            fprintf(stderr, "sending each of %u rows to %u layer%s alone, to compare answers with\n", b->pool.rows,
+                    b->target->num_layers, b->target->num_layers == 1 ? "" : "s");
         }
-        TRY(bench_fork(ask_alone, b, refusal));
+        TRY(bench_fork(send_rows_alone, b, refusal));
     }
     b->plan = (struct bench_plan){
         .address = b->address,
@@ -184,7 +186,7 @@ static FALLIBLE run_load(struct bench *b, struct proto_error_text *refusal) {
     return OK;
 }
 
-// The rate that b->result is of.
+// Judges and records the step that has just run.
 static enum search_step judge_step(struct bench *b) {
     struct bench_report *report = &b->report;
     const struct bench_slo *slo = &b->options.slo;
@@ -203,7 +205,7 @@ static enum search_step judge_step(struct bench *b) {
     return outcome;
 }
 
-// `e`: what ended it early.
+// The verdict on the whole search. `e`: the error that ended it early, or OK.
 static struct bench_verdict verdict_of_search(const struct bench_report *report, err_t e) {
     struct bench_verdict verdict = {.kind = VERDICT_INVALID};
     if (err_is(e)) {
@@ -213,7 +215,7 @@ static struct bench_verdict verdict_of_search(const struct bench_report *report,
                  report->search.held > 0 ? ": a higher rate may hold" : " before a rate held");
     } else if (report->search.client_ends) {
         snprintf(verdict.why, sizeof verdict.why,
-                 "the client, not the daemon, ended the search: more --processes, or another machine for the client");
+                 "the client, not the daemon, ended the search: give more --processes, or use another machine for the client");
     } else if (report->search.held == 0 && report->search.failed == 0) {
         snprintf(verdict.why, sizeof verdict.why, "no call was due at any rate: give a longer --duration or a higher --rate");
     } else {
@@ -222,7 +224,7 @@ static struct bench_verdict verdict_of_search(const struct bench_report *report,
     return verdict;
 }
 
-// On an error the report is of the steps before.
+// Searches the highest rate that holds the service level. On an error the report has the steps before it.
 static FALLIBLE find_max(struct bench *b, struct proto_error_text *refusal) {
     struct bench_report *report = &b->report;
     err_t e = OK;
@@ -231,11 +233,12 @@ static FALLIBLE find_max(struct bench *b, struct proto_error_text *refusal) {
     for (bool more = true; more;) {
         b->plan.rate = report->search.rate;
         e = run_once(b, refusal);
-        more = !err_is(e) && !report->interrupted && search_next(&report->search, judge_step(b)); // a step cut short says nothing
+        more =
+            !err_is(e) && !report->interrupted && search_next(&report->search, judge_step(b)); // an interrupted step is not judged
     }
     if (err_is(e) && report->num_steps > 0) {
         b->plan.rate = report->steps[report->num_steps - 1].rate;
-        e = e.code == EXPERTD_ERR_CANCELLED ? OK : e; // it is interrupted
+        e = e.code == EXPERTD_ERR_CANCELLED ? OK : e; // reported as interrupted
     }
     report->broke_off = err_is(e);
     report->verdict = verdict_of_search(report, e);
@@ -251,7 +254,7 @@ static int exit_code(const struct bench_report *report) {
     for (uint32_t i = 0; i < report->num_steps; i++) {
         wrong |= report->steps[i].wrong > 0;
     }
-    if (wrong) { // wrong bits are the daemon's, whatever the client did
+    if (wrong) { // wrong bits are the daemon's fault, not the client's
         return EXIT_WORSE;
     }
     if (report->verdict.kind == VERDICT_INVALID) {
@@ -261,7 +264,7 @@ static int exit_code(const struct bench_report *report) {
                                                                                                                : EXIT_HELD;
 }
 
-static void keep_first(struct err_copy *first, err_t e) {
+static void save_first_error(struct err_copy *first, err_t e) {
     if (first->code == EXPERTD_ERR_OK && err_is(e)) {
         err_save(e, first);
     }
@@ -272,33 +275,34 @@ static FALLIBLE finish_file(struct regular_file_new *file, err_t e, const char *
     return err_is(e) ? err_context(e, "%s %s", flag, path) : OK;
 }
 
-// Those that take a place, or the others, which may make it wait.
+// Finishes the files that replace an old file, or the others (pipes, devices), whose writes may block.
 static void finish_files(struct bench *b, bool replacing, struct err_copy *first) {
     if (b->csv.fd >= 0 && (b->csv.temporary != NULL) == replacing) {
-        keep_first(first, finish_file(&b->csv, report_write_csv(&b->report, b->csv.fd), "--csv", b->options.csv));
+        save_first_error(first, finish_file(&b->csv, report_write_csv(&b->report, b->csv.fd), "--csv", b->options.csv));
     }
     if (b->save.fd >= 0 && (b->save.temporary != NULL) == replacing) {
-        keep_first(first, finish_file(&b->save, report_write_json(&b->report, b->save.fd), "--save", b->options.save));
+        save_first_error(first, finish_file(&b->save, report_write_json(&b->report, b->save.fd), "--save", b->options.save));
     }
 }
 
-// What was found is kept before Ctrl-C may end this process again, as it must where a reader does not read. `e` is what ended the
-// load early; the first error is returned, and nothing is left out for it.
+// Writes all outputs. Regular files come first, with signals still blocked. Then Ctrl-C may end the process again, since a pipe's
+// reader may never read. `e` is the error that ended the load early. An error does not stop the other outputs; the first one is
+// returned.
 static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
     struct err_copy first;
     err_save(e, &first);
     finish_files(b, true, &first);
-    bench_release_signals();
+    bench_unblock_signals();
     e = report_print(&b->report, b->ctl->json);
     out->reported = !err_is(e);
-    keep_first(&first, e);
+    save_first_error(&first, e);
     finish_files(b, false, &first);
     out->code = exit_code(&b->report);
     return err_restore(&first);
 }
 
 static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
-    signal(SIGPIPE, SIG_IGN); // who reads standard output may have left: the files are written all the same
+    signal(SIGPIPE, SIG_IGN); // if the reader of standard output has exited, the files are still written
     TRY(open_trace(b));
     err_t e = open_all(b);
     e = err_is(e) ? e : prepare(b, &out->refusal);
@@ -312,7 +316,7 @@ static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
     }
     e = regular_file_end(&b->csv, e);
     e = regular_file_end(&b->save, e);
-    bench_release_signals();
+    bench_unblock_signals();
     return e;
 }
 
@@ -331,7 +335,7 @@ FALLIBLE command_bench(const char *address, const struct ctl_options *options, s
     }
     struct bench *b = calloc(1, sizeof *b);
     if (!b) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory to begin with");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the state of the bench");
     }
     b->ctl = options;
     b->options = options->bench;

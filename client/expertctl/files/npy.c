@@ -26,7 +26,7 @@ struct descr_row {
     enum expertd_dtype dtype;
 };
 
-// The first row of a dtype is how it is written.
+// A dtype is written as in its first row.
 static const struct descr_row DESCRS[] = {
     {"f4", EXPERTD_DTYPE_F32},     {"f2", EXPERTD_DTYPE_F16},     {"f8", EXPERTD_DTYPE_F64},  {"i4", EXPERTD_DTYPE_I32},
     {"i8", EXPERTD_DTYPE_I64},     {"i2", EXPERTD_DTYPE_I16},     {"i1", EXPERTD_DTYPE_I8},   {"u2", EXPERTD_DTYPE_U16},
@@ -36,7 +36,7 @@ static const struct descr_row DESCRS[] = {
 };
 enum { DESCR_COUNT = sizeof DESCRS / sizeof *DESCRS };
 
-// The header is the text of a Python dict; `at` never passes `end`.
+// Position in the header, which is the text of a Python dict. `at` never passes `end`.
 struct cursor {
     const char *path, *at, *end;
 };
@@ -58,7 +58,7 @@ static bool accept(struct cursor *c, char wanted) {
 
 static FALLIBLE expect(struct cursor *c, char wanted) {
     if (!accept(c, wanted)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header is no Python dict: '%c' expected; is the file damaged?", c->path, wanted);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header is not a Python dict: '%c' expected; is the file damaged?", c->path, wanted);
     }
     return OK;
 }
@@ -66,7 +66,7 @@ static FALLIBLE expect(struct cursor *c, char wanted) {
 static FALLIBLE read_quoted(struct cursor *c, char word[WORD_MAX]) {
     skip_spaces(c);
     if (c->at == c->end || (*c->at != '\'' && *c->at != '"')) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header is no Python dict: a quoted text expected; is the file damaged?", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header is not a Python dict: a quoted text expected; is the file damaged?", c->path);
     }
     char quote = *c->at++;
     const char *close = memchr(c->at, quote, (size_t)(c->end - c->at));
@@ -78,7 +78,7 @@ static FALLIBLE read_quoted(struct cursor *c, char word[WORD_MAX]) {
     memcpy(word, c->at, length);
     word[length] = '\0';
     if (strlen(word) != length) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: a zero byte in a text of the header", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: a zero byte in a text of the header; is the file damaged?", c->path);
     }
     c->at = close + 1;
     return OK;
@@ -106,10 +106,11 @@ static FALLIBLE read_descr(struct cursor *c, struct npy *out) {
         return OK;
     }
     if (kind[0] == 'O') {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: an array of Python objects is a pickle, which is never opened; save numbers", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: an array of Python objects is a pickle, which expertctl never opens; save an array of numbers", c->path);
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: dtype '%s' is not taken; save it as <f4, <f2, <i4, <i8, or the bits of bf16 as <u2", c->path,
-         word);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: dtype '%s' is not supported; save it as <f4, <f2, <i4, <i8, or the bits of bf16 as <u2",
+         c->path, word);
 }
 
 static FALLIBLE read_order(struct cursor *c) {
@@ -128,7 +129,7 @@ static FALLIBLE read_order(struct cursor *c) {
 static FALLIBLE read_extent(struct cursor *c, uint64_t *out) {
     skip_spaces(c);
     if (c->at == c->end || !isdigit((unsigned char)*c->at)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: shape is no tuple of numbers; is the file damaged?", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: shape is not a tuple of numbers; is the file damaged?", c->path);
     }
     uint64_t value = 0;
     for (; c->at < c->end && isdigit((unsigned char)*c->at); c->at++) {
@@ -137,7 +138,7 @@ static FALLIBLE read_extent(struct cursor *c, uint64_t *out) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "%s: a number in shape is beyond 64 bits", c->path);
         }
     }
-    if (c->at < c->end && *c->at == 'L') { // Python 2 wrote its longs so
+    if (c->at < c->end && *c->at == 'L') { // written by Python 2
         c->at++;
     }
     *out = value;
@@ -170,7 +171,7 @@ static FALLIBLE read_entry(struct cursor *c, struct npy *out, unsigned *have) {
                      : strcmp(key, "shape") == 0         ? HAVE_SHAPE
                                                          : 0;
     if (which == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header has a key that .npy does not know", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header has a key that the .npy format does not know; is the file damaged?", c->path);
     }
     if (*have & which) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header says %s twice", c->path, key);
@@ -182,7 +183,7 @@ static FALLIBLE read_entry(struct cursor *c, struct npy *out, unsigned *have) {
 static FALLIBLE read_header(struct cursor *c, struct npy *out) {
     unsigned have = 0;
     TRY(expect(c, '{'));
-    while (!accept(c, '}')) { // each turn reads one of three keys, none twice
+    while (!accept(c, '}')) { // ends: each turn reads one of three keys, and none may come twice
         TRY(read_entry(c, out, &have));
         if (!accept(c, ',')) {
             TRY(expect(c, '}'));
@@ -202,14 +203,15 @@ static FALLIBLE read_header(struct cursor *c, struct npy *out) {
     return OK;
 }
 
-// Where the header lies: *start and *end are offsets into the file.
+// Finds the header; *start and *end are offsets into the file.
 static FALLIBLE find_header(const char *path, const uint8_t *bytes, uint64_t size, uint64_t *start, uint64_t *end) {
     if (size < PREAMBLE_V1 || memcmp(bytes, MAGIC, sizeof MAGIC) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: no .npy file: it does not begin with \\x93NUMPY", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: not a .npy file: it does not begin with \\x93NUMPY", path);
     }
     uint8_t version = bytes[6];
     if (version != 1 && version != 2) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: .npy version %u is not taken; np.save writes version 1 for plain arrays", path, version);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: .npy version %u is not supported; np.save writes version 1 for plain arrays", path,
+             version);
     }
     *start = version == 1 ? PREAMBLE_V1 : PREAMBLE_V2;
     if (size < *start) {
@@ -220,8 +222,8 @@ static FALLIBLE find_header(const char *path, const uint8_t *bytes, uint64_t siz
         length |= (uint64_t)bytes[10] << 16 | (uint64_t)bytes[11] << 24;
     }
     if (length > HEADER_MAX || length > size - *start) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header claims %" PRIu64 " bytes; the file has %" PRIu64 " and the limit is %d", path,
-             length, size - *start, HEADER_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the header claims %" PRIu64 " bytes; the file has %" PRIu64 " more and the limit is %d",
+             path, length, size - *start, HEADER_MAX);
     }
     *end = *start + length;
     return OK;
@@ -299,7 +301,7 @@ static const char *descr_kind(enum expertd_dtype dtype) {
 
 enum { HEADER_TEXT_MAX = 512 };
 
-// Preamble and header into text; returns their length, a multiple of HEADER_ALIGN.
+// Writes preamble and header into text. Returns their length, a multiple of HEADER_ALIGN.
 static size_t format_header(const struct expertd_tensor_view *view, char text[HEADER_TEXT_MAX]) {
     memcpy(text, MAGIC, sizeof MAGIC);
     text[6] = 1;
@@ -311,12 +313,12 @@ static size_t format_header(const struct expertd_tensor_view *view, char text[HE
         used += (size_t)snprintf(text + used, HEADER_TEXT_MAX - used, "%s%" PRIu64, i ? ", " : "", view->shape[i]);
     }
     used += (size_t)snprintf(text + used, HEADER_TEXT_MAX - used, "%s), }", view->rank == 1 ? "," : "");
-    size_t whole = (used + 1 + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
-    memset(text + used, ' ', whole - used - 1);
-    text[whole - 1] = '\n';
-    text[8] = (char)((whole - PREAMBLE_V1) & 0xff);
-    text[9] = (char)((whole - PREAMBLE_V1) >> 8);
-    return whole;
+    size_t padded = (used + 1 + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
+    memset(text + used, ' ', padded - used - 1);
+    text[padded - 1] = '\n';
+    text[8] = (char)((padded - PREAMBLE_V1) & 0xff);
+    text[9] = (char)((padded - PREAMBLE_V1) >> 8);
+    return padded;
 }
 
 static FALLIBLE write_contents(int fd, const struct expertd_tensor_view *view) {

@@ -60,21 +60,21 @@ FALLIBLE plan_file_write_take(const char *path, json_t *object) {
 
 // ---- reading
 
-// A whole number from 0 to `greatest` below `object`.
-static FALLIBLE take_number(const json_t *value, const char *name, uint64_t greatest, uint64_t *out) {
+// Reads an integer from 0 to `greatest`.
+static FALLIBLE read_number(const json_t *value, const char *name, uint64_t greatest, uint64_t *out) {
     json_int_t number = json_integer_value(value);
     if (!json_is_integer(value) || number < 0 || (uint64_t)number > greatest) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: a whole number from 0 to %llu is expected", name, (unsigned long long)greatest);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: an integer from 0 to %llu is expected", name, (unsigned long long)greatest);
     }
     *out = (uint64_t)number;
     return OK;
 }
 
-static FALLIBLE take_member(const json_t *object, const char *name, uint64_t greatest, uint64_t *out) {
-    return take_number(json_object_get(object, name), name, greatest, out);
+static FALLIBLE read_member(const json_t *object, const char *name, uint64_t greatest, uint64_t *out) {
+    return read_number(json_object_get(object, name), name, greatest, out);
 }
 
-static FALLIBLE take_array(const json_t *object, const char *name, size_t greatest, const json_t **out) {
+static FALLIBLE read_array(const json_t *object, const char *name, size_t greatest, const json_t **out) {
     *out = json_object_get(object, name);
     if (!json_is_array(*out) || json_array_size(*out) == 0 || json_array_size(*out) > greatest) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: a list of 1 to %zu is expected", name, greatest);
@@ -82,12 +82,12 @@ static FALLIBLE take_array(const json_t *object, const char *name, size_t greate
     return OK;
 }
 
-// The holders of one expert, behind those that are there.
-static FALLIBLE take_holders(const json_t *list, uint32_t expert, struct proto_placement *out) {
+// Appends the holders of one expert.
+static FALLIBLE read_holders(const json_t *list, uint32_t expert, struct proto_placement *out) {
     uint32_t used = out->first[expert];
     for (size_t i = 0; i < json_array_size(list); i++) {
         uint64_t rank = 0;
-        TRY_IN(take_number(json_array_get(list, i), "rank", UINT32_MAX, &rank), "expert %u", expert);
+        TRY_IN(read_number(json_array_get(list, i), "rank", UINT32_MAX, &rank), "expert %u", expert);
         out->holders[used++] = (uint32_t)rank;
     }
     if (used == out->first[expert]) {
@@ -97,15 +97,15 @@ static FALLIBLE take_holders(const json_t *list, uint32_t expert, struct proto_p
     return OK;
 }
 
-static FALLIBLE take_experts(const json_t *object, struct proto_placement *out) {
+static FALLIBLE read_experts(const json_t *object, struct proto_placement *out) {
     const json_t *experts;
-    TRY(take_array(object, "experts", EXPERTS_MAX, &experts));
+    TRY(read_array(object, "experts", EXPERTS_MAX, &experts));
     size_t count = json_array_size(experts), holders = 0;
     for (size_t e = 0; e < count; e++) {
-        holders += json_array_size(json_array_get(experts, e)); // 0 where it is no list
+        holders += json_array_size(json_array_get(experts, e)); // 0 if it is not a list
     }
     if (holders > UINT32_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "experts: %zu copies", holders);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "experts: %zu copies: at most 4294967295 are possible", holders);
     }
     out->first = calloc(count + 1, sizeof *out->first);
     out->holders = calloc(holders + 1, sizeof *out->holders);
@@ -113,27 +113,27 @@ static FALLIBLE take_experts(const json_t *object, struct proto_placement *out) 
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu experts", count);
     }
     for (size_t e = 0; e < count; e++) {
-        TRY(take_holders(json_array_get(experts, e), (uint32_t)e, out));
+        TRY(read_holders(json_array_get(experts, e), (uint32_t)e, out));
     }
     out->num_experts = (uint32_t)count;
     return OK;
 }
 
-static FALLIBLE take_placement(const json_t *object, struct proto_placement *out) {
+static FALLIBLE read_placement(const json_t *object, struct proto_placement *out) {
     uint64_t layer = 0, ranks = 0;
-    TRY(take_member(object, "layer", UINT32_MAX, &layer));
-    TRY(take_member(object, "epoch", INT64_MAX, &out->epoch));
-    TRY(take_member(object, "ranks", UINT32_MAX, &ranks));
+    TRY(read_member(object, "layer", UINT32_MAX, &layer));
+    TRY(read_member(object, "epoch", INT64_MAX, &out->epoch));
+    TRY(read_member(object, "ranks", UINT32_MAX, &ranks));
     out->layer = (uint32_t)layer;
     out->ranks = (uint32_t)ranks;
-    return take_experts(object, out);
+    return read_experts(object, out);
 }
 
-static FALLIBLE take_counts(const json_t *object, struct proto_counts *out) {
+static FALLIBLE read_counts(const json_t *object, struct proto_counts *out) {
     uint64_t layer = 0;
     const json_t *rows;
-    TRY(take_member(object, "layer", UINT32_MAX, &layer));
-    TRY(take_array(object, "rows", EXPERTS_MAX, &rows));
+    TRY(read_member(object, "layer", UINT32_MAX, &layer));
+    TRY(read_array(object, "rows", EXPERTS_MAX, &rows));
     out->layer = (uint32_t)layer;
     out->num_rows = json_array_size(rows);
     out->rows = calloc(out->num_rows, sizeof *out->rows);
@@ -141,7 +141,7 @@ static FALLIBLE take_counts(const json_t *object, struct proto_counts *out) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu counts", out->num_rows);
     }
     for (size_t e = 0; e < out->num_rows; e++) {
-        TRY_IN(take_number(json_array_get(rows, e), "rows", INT64_MAX, &out->rows[e]), "expert %zu", e);
+        TRY_IN(read_number(json_array_get(rows, e), "rows", INT64_MAX, &out->rows[e]), "expert %zu", e);
     }
     return OK;
 }
@@ -156,7 +156,7 @@ static FALLIBLE load(const char *path, json_t **root, const json_t **layers) {
     if (!*root) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s (line %d): %s", path, where.line, where.text);
     }
-    err_t e = take_array(*root, "layers", LAYERS_MAX, layers);
+    err_t e = read_array(*root, "layers", LAYERS_MAX, layers);
     if (err_is(e)) {
         json_decref(*root);
         return err_context(e, "%s", path);
@@ -177,7 +177,7 @@ FALLIBLE plan_file_read(const char *path, struct proto_placements *out) {
     }
     for (size_t i = 0; i < count && out->items && !err_is(e); i++) {
         out->count = i + 1;
-        e = err_context(take_placement(json_array_get(layers, i), &out->items[i]), "%s: layers[%zu]", path, i);
+        e = err_context(read_placement(json_array_get(layers, i), &out->items[i]), "%s: layers[%zu]", path, i);
     }
     json_decref(root);
     if (err_is(e)) {
@@ -203,7 +203,7 @@ FALLIBLE plan_file_read_counts(const char *path, struct proto_counts **out, size
     struct proto_counts *counts = calloc(all, sizeof *counts);
     err_t e = counts ? OK : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu layers", all);
     for (size_t i = 0; i < all && counts && !err_is(e); i++) {
-        e = err_context(take_counts(json_array_get(layers, i), &counts[i]), "%s: layers[%zu]", path, i);
+        e = err_context(read_counts(json_array_get(layers, i), &counts[i]), "%s: layers[%zu]", path, i);
     }
     json_decref(root);
     if (err_is(e)) {

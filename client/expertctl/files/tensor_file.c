@@ -16,7 +16,7 @@ FALLIBLE tensor_file_split(const char *spec, char **path, const char **tensor) {
     *path = NULL;
     *tensor = NULL;
     size_t length = strlen(spec);
-    const char *mark = strstr(spec, ".safetensors:"); // a tensor's name may hold colons, and so may a folder's
+    const char *mark = strstr(spec, ".safetensors:"); // tensor names and paths may contain colons
     if (mark) {
         length = (size_t)(mark - spec) + strlen(SAFETENSORS);
         *tensor = spec + length + 1;
@@ -41,7 +41,7 @@ bool tensor_file_is_npy(const char *spec) {
     return !strstr(spec, ".safetensors:") && ends_with(spec, NPY);
 }
 
-// The first few names, for a message.
+// The first LISTED_MAX names, for a message.
 static const char *list_names(const struct safetensors *file, char *text, size_t bytes) {
     size_t used = 0;
     text[0] = '\0';
@@ -59,8 +59,8 @@ static FALLIBLE open_safetensors(const char *tensor, struct tensor_file *out) {
     const struct safetensors *file = &out->safetensors;
     char names[512];
     if (!tensor && file->count != 1) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: it holds %zu tensors, name one: %s:NAME with NAME among %s", out->path, file->count,
-             out->path, file->count ? list_names(file, names, sizeof names) : "none");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: it holds %zu tensors: name one, %s:NAME, of %s", out->path, file->count, out->path,
+             file->count ? list_names(file, names, sizeof names) : "none");
     }
     const struct safetensors_entry *entry = tensor ? safetensors_find(file, tensor) : &file->entries[0];
     if (!entry) {
@@ -71,17 +71,17 @@ static FALLIBLE open_safetensors(const char *tensor, struct tensor_file *out) {
     return OK;
 }
 
-// Gives a word of NumPy's the type that the caller knows it to be.
+// Replaces the dtype of integers that hold other bits by the real dtype.
 static FALLIBLE relabel(const char *spec, enum expertd_dtype as, struct expertd_tensor_view *view) {
     if (as == EXPERTD_DTYPE_NONE || as == view->dtype) {
         return OK;
     }
-    bool word = view->dtype == EXPERTD_DTYPE_U16 || view->dtype == EXPERTD_DTYPE_I16 || view->dtype == EXPERTD_DTYPE_U8 ||
-                view->dtype == EXPERTD_DTYPE_I8;
-    if (!word || expertd_dtype_size(as) != expertd_dtype_size(view->dtype)) {
+    bool is_bits = view->dtype == EXPERTD_DTYPE_U16 || view->dtype == EXPERTD_DTYPE_I16 || view->dtype == EXPERTD_DTYPE_U8 ||
+                   view->dtype == EXPERTD_DTYPE_I8;
+    if (!is_bits || expertd_dtype_size(as) != expertd_dtype_size(view->dtype)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: it holds %s, which cannot be read as %s: that flag names the bits of <u2, V2 or |u1 words, it "
-             "converts nothing",
+             "%s: it holds %s, which cannot be read as %s: --hidden-dtype names the dtype of the bits in <u2, V2 "
+             "or |u1, it converts nothing",
              spec, expertd_dtype_name(view->dtype), expertd_dtype_name(as));
     }
     view->dtype = as;
@@ -100,10 +100,10 @@ static FALLIBLE check_dtype(const char *spec, const struct expertd_tensor_view *
         return OK;
     case EXPERTD_DTYPE_U16:
     case EXPERTD_DTYPE_U8:
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s words may be anything: say --hidden-dtype %s where they are hidden states", spec,
-             expertd_dtype_name(view->dtype), view->dtype == EXPERTD_DTYPE_U16 ? "bf16" : "f8_e4m3");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the meaning of %s data is unknown: give --hidden-dtype %s if these are hidden states",
+             spec, expertd_dtype_name(view->dtype), view->dtype == EXPERTD_DTYPE_U16 ? "bf16" : "f8_e4m3");
     default:
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not taken; convert it, such as with a.astype(np.%s)", spec,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not supported; convert it, such as with a.astype(np.%s)", spec,
              expertd_dtype_name(view->dtype), view->dtype == EXPERTD_DTYPE_F64 ? "float32" : "int32");
     }
 }

@@ -11,7 +11,7 @@ static const double LEAST_S = 1e-6, DAY_S = 86400, RATE_MAX = 1e9;
 
 bool value_take_number(const char **text, double *out) {
     if (!isdigit((unsigned char)(*text)[0]) && (*text)[0] != '.') {
-        return false; // strtod would take white space, signs, "nan" and "0x" too
+        return false; // strtod also accepts white space, signs, "nan" and "0x"
     }
     char *end = NULL;
     *out = strtod(*text, &end);
@@ -22,7 +22,7 @@ bool value_take_number(const char **text, double *out) {
     return true;
 }
 
-// False where it is none, or longer than a day.
+// False if it is not a duration, or longer than a day.
 static bool parse_seconds(const char *text, double *out) {
     static const struct {
         const char *name;

@@ -1,5 +1,5 @@
-// The numbers that expertctl bench's flags and traces take: durations, shares, lists. Pure. Errors are EXPERTD_ERR_USAGE and name
-// the text and the form expected; the caller adds the flag.
+// Parses the numbers in expertctl bench's flags and traces: durations, shares, rates. Pure. Errors are EXPERTD_ERR_USAGE and name
+// the text and the expected form; the caller adds the flag.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_PRINT_BENCH_VALUES_H
 #define EXPERTD_CLIENT_EXPERTCTL_PRINT_BENCH_VALUES_H
 
@@ -7,12 +7,12 @@
 
 #include "base/err.h"
 
-// One number at *text, which is moved behind it. False where there is none or it is not finite.
+// Reads one number at *text and moves *text behind it. False if there is none, or it is not finite.
 bool value_take_number(const char **text, double *out);
 
-// "20ms", "1.5s", "300us", "2m", "1h"; a bare number is seconds. From 1us and up to a day.
+// "20ms", "1.5s", "300us", "2m", "1h"; a bare number is in seconds. From 1us to 24h.
 FALLIBLE value_duration_ns(const char *text, int64_t *out);
-// Or none at all: "0", "0ms".
+// The same, or zero: "0", "0ms".
 FALLIBLE value_pause_ns(const char *text, int64_t *out);
 
 // "5%" or "0.05": in [0, 1].

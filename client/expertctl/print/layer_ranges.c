@@ -7,7 +7,7 @@ static bool same_text(const char *a, const char *b) {
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-// The prefix with its layer's number, a whole component, as "*".
+// The layer's prefix with "*" in place of the layer's number.
 static void prefix_pattern(const struct describe_layer *layer, char text[LAYER_PREFIX_TEXT_MAX]) {
     const char *prefix = layer->prefix ? layer->prefix : "";
     char number[LAYER_RANGE_TEXT_MAX];
@@ -27,7 +27,7 @@ static bool same_prefix(const struct describe_layer *a, const struct describe_la
     return same_text(a_text, b_text);
 }
 
-static bool alike(const struct describe_layer *a, const struct describe_layer *b) {
+static bool same_table_row(const struct describe_layer *a, const struct describe_layer *b) {
     return a->hidden_size == b->hidden_size && a->num_experts == b->num_experts && a->num_zero_experts == b->num_zero_experts &&
            a->top_k == b->top_k && a->has_router == b->has_router && a->has_shared_experts == b->has_shared_experts &&
            a->weights_on_input == b->weights_on_input && a->weight_dtype == b->weight_dtype && a->ready == b->ready &&
@@ -39,7 +39,7 @@ struct layer_range layer_range_next(const struct describe_layer *layers, size_t 
     struct layer_range range = {&layers[at], 1};
     while (at + range.count < count) {
         const struct describe_layer *last = &layers[at + range.count - 1], *next = last + 1;
-        if (next->layer != last->layer + 1 || !alike(last, next)) {
+        if (next->layer != last->layer + 1 || !same_table_row(last, next)) {
             break;
         }
         range.count++;

@@ -1,4 +1,4 @@
-// Numbers with units, as people read them. Pure.
+// Formats numbers with units for people. Pure.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_PRINT_QUANTITY_H
 #define EXPERTD_CLIENT_EXPERTCTL_PRINT_QUANTITY_H
 

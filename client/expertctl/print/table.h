@@ -1,4 +1,4 @@
-// A small text table: columns as wide as their widest cell. Owned by one thread.
+// A text table whose columns are as wide as their widest cell. Used by one thread.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_PRINT_TABLE_H
 #define EXPERTD_CLIENT_EXPERTCTL_PRINT_TABLE_H
 
@@ -20,12 +20,12 @@ struct table {
 void table_init(struct table *table, const char *const *names, unsigned right);
 void table_deinit(struct table *table); // legal on a zeroed struct
 
-// A new, empty row. EXPERTD_ERR_NOMEM.
+// Adds an empty row. EXPERTD_ERR_NOMEM.
 FALLIBLE table_row(struct table *table);
-// A cell of the last row. Control bytes in the text (a hostile name) are shown as '?'.
+// Sets a cell of the last row. Control bytes in the text, which may come from a hostile name, become '?'.
 FALLIBLE table_cell(struct table *table, size_t column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-// What a terminal might act on becomes '?': control bytes, and C1 controls in UTF-8. Returns text.
+// Replaces bytes that a terminal might interpret by '?': control bytes, and C1 controls in UTF-8. Returns text.
 char *table_text(char *text);
 
 void table_print(const struct table *table, FILE *out);

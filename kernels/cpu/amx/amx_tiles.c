@@ -1,3 +1,4 @@
+// Whether the CPU has AMX, and Linux lets this process use it.
 #include "kernels/cpu/amx/amx_tiles.h"
 
 #if defined(__x86_64__) && defined(__linux__)

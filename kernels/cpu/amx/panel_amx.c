@@ -1,12 +1,13 @@
-// Sums by the tile unit, TDPBF16PS and TDPBSSD. TDPBF16PS is not the pairs' arithmetic: kernels/README.md says what it is, and
-// panel_amx_scalar.c computes it.
+// The bf16 and int8 kernels with AMX: TDPBF16PS and TDPBSSD. TDPBF16PS sums in another order than pairs of fmas, hence the
+// arithmetic cpu_amx: see docs/numerics.md; panel_amx_scalar.c is its scalar twin. docs/notes/amx.md has the measurements.
 //
-// Two tiles of rows by two of columns at a time, so that four products, 64 cycles, share four loads. Rows lie anywhere, often a
-// power of two apart, so tiles of x are copied together first, and stay for the next call where that is for the same rows. A panel
-// is taken in chunks of K by all rows; its tiles come from L2 and are not left in L1 (TILELOADDT1), whose place the tiles of x
-// need. Sums pass through memory between chunks, which is exact.
+// A pass multiplies 2 x 2 tiles (32 rows by 32 columns), so that four products, 64 cycles, share four loads. Up to 16 rows are 1 x
+// 4 tiles. Rows are often a power of two apart in memory and would share cache sets, so they are packed into tiles first, and
+// cached for the next call if it has the same rows. All rows pass over a chunk of K of a panel before the next chunk. The panel's
+// tiles come from L2 and are loaded with TILELOADDT1, which leaves them out of L1, where the tiles of x stay. Between chunks sums
+// are stored and loaded, which is exact.
 //
-// A pass over few steps waits for its arguments, so they are made once and read where they are.
+// A pass over few steps is short enough to wait for its arguments, so struct tile_pass is written once and never copied.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -14,7 +15,7 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/amx/amx_config.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/macrokernel_prefetch.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/layout/packed_i8.h"
@@ -22,78 +23,79 @@
 enum {
     BLOCK_TILES = 2,
     BLOCK_ROWS = BLOCK_TILES * AMX_ROWS,
-    ROW_BYTES = EXPERTD_KERNEL_PANEL * 4, // of a panel: a word of each column
-    STEP_BYTES = AMX_STEP_WORDS * ROW_BYTES,
+    ROW_BYTES = EXPERTD_KERNEL_PANEL * 4,    // of a panel: one word of each column
+    STEP_BYTES = AMX_STEP_WORDS * ROW_BYTES, // of a panel
     TILE_BYTES = AMX_ROWS * AMX_STEP_BYTES,
-    BLOCK_BYTES = BLOCK_TILES * TILE_BYTES, // of x, a step
-    TILE_COLUMNS = AMX_STEP_WORDS,          // a word each
-    HALF = BLOCK_TILES * TILE_COLUMNS,
-    LEFT = 5, // tiles: 0 to 4 are of sums and of x, 5 to 7 may be of the panel
-    SUM_TILES = 4,
+    BLOCK_BYTES = BLOCK_TILES * TILE_BYTES, // of x: one step of a block of rows
+    TILE_COLUMNS = AMX_STEP_WORDS,          // one word each
+    HALF_COLUMNS = BLOCK_TILES * TILE_COLUMNS,
+    M_TILES = 5,                         // tiles with rows of m: 0 to 3 sums, 4 x. 5 to 7 hold weights; 5 may hold x too
+    SUM_TILES = 4,                       // of a pass
     SUMS_BYTES = SUM_TILES * TILE_BYTES, // of a pass
-    // Of K, multiplied by all rows before the next are, which are fetched meanwhile: a block's rows are 32 KiB of it, which stay in
-    // L1. Up to 16 rows read on and on.
+    // Steps of a chunk: a block's rows take 32 KiB and stay in L1 for the whole chunk. The next chunk is prefetched meanwhile. Up
+    // to 16 rows, all of K is one chunk.
     CHUNK_STEPS = 16,
-    NEAR_ROWS = 64,    // whose sums stay in L1 where they are asked for
-    NEAR_BYTES = 2048, // ahead of what few rows read: memory gives 35 GB/s, of a plain read's 33, 29 at 8 KiB
+    NEAR_ROWS = 64,    // up to this m, sums stay in L1 in the caller's layout
+    NEAR_BYTES = 2048, // prefetch distance up to 16 rows: reads 35 GB/s, where a plain read gives 33 and 8 KiB give 29
 };
 
-// What a call needs beside its operands.
+// Scratch of a call.
 struct tile_scratch {
-    uint8_t *x; // [block][step][BLOCK_TILES] tiles
+    uint8_t *x; // [block of rows][step][BLOCK_TILES] tiles
     size_t x_bytes;
-    uint8_t *last;     // [count][STEP_BYTES]: of the panels, where K ends within a step
-    uint32_t *sums;    // [AMX_ROWS][stride] of the last tile of rows, where that is not whole
-    uint32_t *between; // [passes][SUM_TILES] tiles: sums between chunks. NULL: they go where they are asked for
+    uint8_t *last;        // [count][STEP_BYTES]: the panels' last steps, padded, if K ends within a step
+    uint32_t *sums;       // [AMX_ROWS][stride]: the sums of the last tile of rows, if it has fewer than 16
+    uint32_t *chunk_sums; // [passes][SUM_TILES] tiles: sums between chunks. NULL: they stay in tile_call.sums
 };
 
-// A group call in bytes and words, which is all that the two element types differ in.
+// A macrokernel call in bytes and words, so that bf16 and int8 share the code.
 struct tile_call {
     const uint8_t *const *x; // [rows] of row_bytes
     size_t rows, row_bytes;
-    const uint8_t *const *panels; // [count], the first words
-    size_t count, words;          // of 32 bits along K
+    const uint8_t *const *panels; // [count], each panel's first word
+    size_t count, words;          // words: 32-bit words of K
     uint32_t *sums;               // [rows][stride], EXPERTD_KERNEL_PANEL of each panel
     size_t stride;
-    const uint8_t *next; // panel, or NULL
-    bool goes_on, rows_cached;
+    const uint8_t *next; // the next call's first panel, to prefetch, or NULL
+    bool accumulate, rows_cached;
     struct tile_scratch scratch;
 };
 
-// A pass's block of rows, panel and first column of it.
-struct tile_place {
+// Where a pass starts: block of rows, panel and column.
+struct pass_origin {
     size_t row, panel, column;
-    size_t pass; // of the chunk, over all panels
+    size_t pass; // index among the chunk's passes, over all panels
 };
 
-// Steps of K. Of [held, held_end) there are tiles of x, of [first, end) they are multiplied.
+// Steps of K: rows are packed for steps [packed_begin, packed_end); the chunk is steps [begin, end).
 struct tile_chunk {
-    size_t held, held_end, first, end;
-    size_t lines; // to fetch in a step meanwhile
+    size_t packed_begin, packed_end, begin, end;
+    size_t lines; // to prefetch in each step
 };
 
-// Where a pass's four tiles of sums lie: two tiles of rows, those of a half of the panel each, or one, that of all of it.
+// The four tiles of sums of a pass in memory: 2 x 2 tiles, or 1 x 4.
 struct tile_sums {
-    uint32_t *first, *below; // below: of the second tile of rows
-    size_t right, row_bytes; // words to the tile beside
+    uint32_t *first, *below; // below: the second tile of rows (2 x 2 only)
+    size_t right, row_bytes; // right: words from a tile to its right neighbour
 };
 
-// What is fetched meanwhile, so many lines a step. It may lie past a panel's end.
+// Memory to prefetch, `lines` lines a step. It may be past a panel's end.
 struct tile_prefetch {
     uintptr_t ahead;
     size_t lines;
 };
 
-// A block of rows against a panel or half of it, over a chunk.
+// A block of rows by a panel or half of one, over one chunk.
 struct tile_pass {
-    const uint8_t *x, *panel, *last; // last: in place of the panel's last step, or NULL
-    size_t steps;                    // whole
-    bool begins;                     // at +0
+    const uint8_t *x, *panel, *last; // last: a padded step that follows the full ones, or NULL
+    size_t steps;                    // full steps
+    bool begins;                     // sums start at +0; else they are loaded
     struct tile_sums from, to;
     struct tile_prefetch prefetch;
 };
 
-// Into L2. A loop whose count a CPU can learn: a misprediction would end what is begun of the products that follow.
+// Into L2. The loop count is the same in each step, so that the CPU predicts it: a misprediction would discard the products that
+// have been started after it.
 PANEL_INLINE void prefetch_lines(struct tile_prefetch *prefetch, size_t lines) {
     for (size_t i = 0; i < lines; i++, prefetch->ahead += 64) {
         prefetch_into((const void *)prefetch->ahead, true);
@@ -108,8 +110,8 @@ PANEL_INLINE void zero_sums(void) {
 }
 
 #define TILE_PASSES(name, product)                                                                                                 \
-    /* Two tiles of rows along half of the panel: loads first, so that no product waits for another's. */                          \
-    PANEL_INLINE void name##_wide_step(const uint8_t *x, const uint8_t *panel) {                                                   \
+    /* 2 x 2 tiles: two tiles of rows by half of the panel. All loads come first, so that no product waits for another's load. */  \
+    PANEL_INLINE void name##_2x2_step(const uint8_t *x, const uint8_t *panel) {                                                    \
         _tile_stream_loadd(6, panel, ROW_BYTES);                                                                                   \
         _tile_stream_loadd(7, panel + AMX_STEP_BYTES, ROW_BYTES);                                                                  \
         _tile_loadd(4, x, AMX_STEP_BYTES);                                                                                         \
@@ -119,11 +121,11 @@ PANEL_INLINE void zero_sums(void) {
         product(2, 4, 7);                                                                                                          \
         product(3, 5, 7);                                                                                                          \
     }                                                                                                                              \
-    static uintptr_t name##_wide(const struct tile_pass *pass) {                                                                   \
+    static uintptr_t name##_2x2(const struct tile_pass *pass) {                                                                    \
         const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
         struct tile_prefetch prefetch = pass->prefetch;                                                                            \
         const struct tile_sums *sums = &pass->from;                                                                                \
-        TILES_SEE_MEMORY;                                                                                                          \
+        TILES_MEMORY_BARRIER;                                                                                                      \
         if (pass->begins) {                                                                                                        \
             zero_sums();                                                                                                           \
         } else {                                                                                                                   \
@@ -133,22 +135,22 @@ PANEL_INLINE void zero_sums(void) {
             _tile_loadd(3, sums->below + sums->right, sums->row_bytes);                                                            \
         }                                                                                                                          \
         for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
-            name##_wide_step(x, panel);                                                                                            \
+            name##_2x2_step(x, panel);                                                                                             \
             prefetch_lines(&prefetch, prefetch.lines);                                                                             \
         }                                                                                                                          \
         if (pass->last) {                                                                                                          \
-            name##_wide_step(x, pass->last);                                                                                       \
+            name##_2x2_step(x, pass->last);                                                                                        \
         }                                                                                                                          \
         sums = &pass->to;                                                                                                          \
         _tile_stored(0, sums->first, sums->row_bytes);                                                                             \
         _tile_stored(1, sums->below, sums->row_bytes);                                                                             \
         _tile_stored(2, sums->first + sums->right, sums->row_bytes);                                                               \
         _tile_stored(3, sums->below + sums->right, sums->row_bytes);                                                               \
-        TILES_SEE_MEMORY;                                                                                                          \
+        TILES_MEMORY_BARRIER;                                                                                                      \
         return prefetch.ahead;                                                                                                     \
     }                                                                                                                              \
-    /* One tile of rows along the whole panel. */                                                                                  \
-    PANEL_INLINE void name##_flat_step(const uint8_t *x, const uint8_t *panel, struct tile_prefetch *prefetch) {                   \
+    /* 1 x 4 tiles: one tile of rows by all columns of the panel. */                                                               \
+    PANEL_INLINE void name##_1x4_step(const uint8_t *x, const uint8_t *panel, struct tile_prefetch *prefetch) {                    \
         _tile_loadd(4, x, AMX_STEP_BYTES);                                                                                         \
         prefetch_lines(prefetch, prefetch->lines / 4);                                                                             \
         _tile_stream_loadd(5, panel, ROW_BYTES);                                                                                   \
@@ -163,11 +165,11 @@ PANEL_INLINE void zero_sums(void) {
         _tile_stream_loadd(5, panel + 3 * AMX_STEP_BYTES, ROW_BYTES);                                                              \
         product(3, 4, 5);                                                                                                          \
     }                                                                                                                              \
-    static uintptr_t name##_flat(const struct tile_pass *pass) {                                                                   \
+    static uintptr_t name##_1x4(const struct tile_pass *pass) {                                                                    \
         const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
         struct tile_prefetch prefetch = pass->prefetch;                                                                            \
         const struct tile_sums *sums = &pass->from;                                                                                \
-        TILES_SEE_MEMORY;                                                                                                          \
+        TILES_MEMORY_BARRIER;                                                                                                      \
         if (pass->begins) {                                                                                                        \
             zero_sums();                                                                                                           \
         } else {                                                                                                                   \
@@ -177,44 +179,44 @@ PANEL_INLINE void zero_sums(void) {
             _tile_loadd(3, sums->first + 3 * sums->right, sums->row_bytes);                                                        \
         }                                                                                                                          \
         for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
-            name##_flat_step(x, panel, &prefetch);                                                                                 \
+            name##_1x4_step(x, panel, &prefetch);                                                                                  \
         }                                                                                                                          \
         if (pass->last) {                                                                                                          \
-            name##_flat_step(x, pass->last, &prefetch);                                                                            \
+            name##_1x4_step(x, pass->last, &prefetch);                                                                             \
         }                                                                                                                          \
         sums = &pass->to;                                                                                                          \
         _tile_stored(0, sums->first, sums->row_bytes);                                                                             \
         _tile_stored(1, sums->first + sums->right, sums->row_bytes);                                                               \
         _tile_stored(2, sums->first + 2 * sums->right, sums->row_bytes);                                                           \
         _tile_stored(3, sums->first + 3 * sums->right, sums->row_bytes);                                                           \
-        TILES_SEE_MEMORY;                                                                                                          \
+        TILES_MEMORY_BARRIER;                                                                                                      \
         return prefetch.ahead;                                                                                                     \
     }
 
 TILE_PASSES(bf16, _tile_dpbf16ps)
 TILE_PASSES(i8, _tile_dpbssd)
 
-// An element type's passes.
+// The passes of one element type. They return the address after the last prefetched line.
 struct tile_passes {
-    uintptr_t (*wide)(const struct tile_pass *), (*flat)(const struct tile_pass *); // return `ahead`, as far as it came
+    uintptr_t (*pass_2x2)(const struct tile_pass *), (*pass_1x4)(const struct tile_pass *);
 };
 
-static const struct tile_passes BF16_PASSES = {bf16_wide, bf16_flat}, I8_PASSES = {i8_wide, i8_flat};
+static const struct tile_passes BF16_PASSES = {bf16_2x2, bf16_1x4}, I8_PASSES = {i8_2x2, i8_1x4};
 
 static size_t blocks_of(const struct tile_call *call) {
     return div_up(call->rows, BLOCK_ROWS);
 }
 
-// Steps [chunk->held, chunk->held_end) of all rows; what lies past a row's end is 0.
-static void gather_rows(const struct tile_call *call, const struct tile_chunk *chunk) {
-    size_t steps = chunk->held_end - chunk->held, at = chunk->held * AMX_STEP_BYTES, bytes = call->row_bytes - at;
-    size_t whole = bytes < steps * AMX_STEP_BYTES ? bytes / AMX_STEP_BYTES : steps;
-    __mmask64 mask = (1ull << (bytes - whole * AMX_STEP_BYTES) % AMX_STEP_BYTES) - 1;
+// Packs steps [packed_begin, packed_end) of all rows into tiles, padded with 0 past the end of K.
+static void pack_rows(const struct tile_call *call, const struct tile_chunk *chunk) {
+    size_t steps = chunk->packed_end - chunk->packed_begin, at = chunk->packed_begin * AMX_STEP_BYTES, bytes = call->row_bytes - at;
+    size_t full = bytes < steps * AMX_STEP_BYTES ? bytes / AMX_STEP_BYTES : steps;
+    __mmask64 mask = (1ull << (bytes - full * AMX_STEP_BYTES) % AMX_STEP_BYTES) - 1;
     for (size_t r = 0; r < call->rows; r++) {
         const uint8_t *from = call->x[r] + at;
         uint8_t *to = call->scratch.x + r / BLOCK_ROWS * steps * BLOCK_BYTES + r % BLOCK_ROWS * AMX_STEP_BYTES;
         size_t s = 0;
-        for (; s < whole; s++, from += AMX_STEP_BYTES, to += BLOCK_BYTES) {
+        for (; s < full; s++, from += AMX_STEP_BYTES, to += BLOCK_BYTES) {
             _mm512_store_si512(to, _mm512_loadu_si512(from));
         }
         if (s < steps) {
@@ -223,7 +225,7 @@ static void gather_rows(const struct tile_call *call, const struct tile_chunk *c
     }
 }
 
-// The panels' last step, padded with 0 where K ends within it.
+// Copies the panels' last step and pads it with 0, if K ends within a step.
 static void pad_last(const struct tile_call *call) {
     size_t left = call->words % AMX_STEP_WORDS;
     for (size_t p = 0; left > 0 && p < call->count; p++) {
@@ -233,73 +235,75 @@ static void pad_last(const struct tile_call *call) {
     }
 }
 
-// The last block, where it has but one tile of rows.
-static bool is_flat(const struct tile_call *call, size_t row) {
+// Whether the block of rows at `row` has one tile only: the last block may.
+static bool has_one_tile(const struct tile_call *call, size_t row) {
     return call->rows - row <= AMX_ROWS;
 }
 
-// The sums of a tile of rows: the last one's, where it is not whole, lie apart while they are added to.
+// The sums of the tile of rows at `row`. An incomplete last tile after others has its sums in scratch, because all tiles of sums
+// have 16 rows.
 static uint32_t *tile_sums(const struct tile_call *call, size_t row, size_t panel) {
-    bool apart = call->rows > AMX_ROWS && row + AMX_ROWS > call->rows;
-    return (apart ? call->scratch.sums : call->sums + row * call->stride) + panel * EXPERTD_KERNEL_PANEL;
+    bool separate = call->rows > AMX_ROWS && row + AMX_ROWS > call->rows;
+    return (separate ? call->scratch.sums : call->sums + row * call->stride) + panel * EXPERTD_KERNEL_PANEL;
 }
 
-// Between where they are asked for and where they lie apart.
+// Copies the sums of an incomplete last tile from tile_call.sums to scratch, or back.
 static void copy_last_sums(const struct tile_call *call, bool back) {
     size_t rows = call->rows > AMX_ROWS ? call->rows % AMX_ROWS : 0, first = call->rows - rows;
     for (size_t r = 0; r < rows; r++) {
-        uint32_t *sums = call->sums + (first + r) * call->stride, *apart = call->scratch.sums + r * call->stride;
-        memcpy(back ? sums : apart, back ? apart : sums, call->count * EXPERTD_KERNEL_PANEL * sizeof *sums);
+        uint32_t *sums = call->sums + (first + r) * call->stride, *separate = call->scratch.sums + r * call->stride;
+        memcpy(back ? sums : separate, back ? separate : sums, call->count * EXPERTD_KERNEL_PANEL * sizeof *sums);
     }
 }
 
-// Passes come in the same order in each chunk.
-static struct tile_sums sums_between(const struct tile_call *call, size_t pass) {
+// A pass's sums between two chunks; passes have the same order in each chunk.
+static struct tile_sums sums_of_chunk(const struct tile_call *call, size_t pass) {
     enum { WORDS = TILE_BYTES / sizeof(uint32_t) };
-    uint32_t *sums = call->scratch.between + pass * SUM_TILES * WORDS;
+    uint32_t *sums = call->scratch.chunk_sums + pass * SUM_TILES * WORDS;
     return (struct tile_sums){.first = sums, .below = sums + 2 * WORDS, .right = WORDS, .row_bytes = AMX_STEP_BYTES};
 }
 
-static struct tile_sums sums_asked(const struct tile_call *call, const struct tile_place *place) {
+// A pass's sums in tile_call.sums.
+static struct tile_sums sums_of_call(const struct tile_call *call, const struct pass_origin *origin) {
     return (struct tile_sums){
-        .first = tile_sums(call, place->row, place->panel) + place->column,
-        .below = is_flat(call, place->row) ? NULL : tile_sums(call, place->row + AMX_ROWS, place->panel) + place->column,
+        .first = tile_sums(call, origin->row, origin->panel) + origin->column,
+        .below = has_one_tile(call, origin->row) ? NULL : tile_sums(call, origin->row + AMX_ROWS, origin->panel) + origin->column,
         .right = TILE_COLUMNS,
         .row_bytes = call->stride * sizeof(uint32_t),
     };
 }
 
-// A block of rows against a chunk of a panel, or of half of one.
+// A block of rows by one chunk of a panel or of half of one. Returns the address after the last prefetched line.
 static uintptr_t run_pass(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
-                          const struct tile_place *place, uintptr_t ahead) {
-    size_t held = chunk->held_end - chunk->held, steps = chunk->end - chunk->first;
-    bool padded = chunk->end * AMX_STEP_WORDS > call->words, flat = is_flat(call, place->row);
-    bool ends = chunk->end * AMX_STEP_WORDS >= call->words, between = call->scratch.between != NULL;
-    size_t at = place->column * sizeof(uint32_t); // of a panel's row
+                          const struct pass_origin *origin, uintptr_t ahead) {
+    size_t packed_steps = chunk->packed_end - chunk->packed_begin, steps = chunk->end - chunk->begin;
+    bool padded = chunk->end * AMX_STEP_WORDS > call->words, one_tile = has_one_tile(call, origin->row);
+    bool ends = chunk->end * AMX_STEP_WORDS >= call->words, has_chunk_sums = call->scratch.chunk_sums != NULL;
+    size_t at = origin->column * sizeof(uint32_t); // byte of the column in a panel's row
     struct tile_pass pass;
-    pass.x = call->scratch.x + (place->row / BLOCK_ROWS * held + chunk->first - chunk->held) * BLOCK_BYTES;
-    pass.panel = call->panels[place->panel] + chunk->first * STEP_BYTES + at;
-    pass.last = padded ? call->scratch.last + place->panel * STEP_BYTES + at : NULL;
+    pass.x = call->scratch.x + (origin->row / BLOCK_ROWS * packed_steps + chunk->begin - chunk->packed_begin) * BLOCK_BYTES;
+    pass.panel = call->panels[origin->panel] + chunk->begin * STEP_BYTES + at;
+    pass.last = padded ? call->scratch.last + origin->panel * STEP_BYTES + at : NULL;
     pass.steps = steps - padded;
-    pass.begins = chunk->first == 0 && !call->goes_on;
-    pass.from = between && chunk->first > 0 ? sums_between(call, place->pass) : sums_asked(call, place);
-    pass.to = between && !ends ? sums_between(call, place->pass) : sums_asked(call, place);
+    pass.begins = chunk->begin == 0 && !call->accumulate;
+    pass.from = has_chunk_sums && chunk->begin > 0 ? sums_of_chunk(call, origin->pass) : sums_of_call(call, origin);
+    pass.to = has_chunk_sums && !ends ? sums_of_chunk(call, origin->pass) : sums_of_call(call, origin);
     pass.prefetch.ahead = ahead;
-    pass.prefetch.lines = chunk->lines << flat; // one pass, not two
-    return flat ? passes->flat(&pass) : passes->wide(&pass);
+    pass.prefetch.lines = chunk->lines << one_tile; // a panel takes one pass instead of two
+    return one_tile ? passes->pass_1x4(&pass) : passes->pass_2x2(&pass);
 }
 
-// What comes after a chunk of a panel.
-static uintptr_t next_of(const struct tile_call *call, const struct tile_chunk *chunk, size_t panel) {
+// The address to prefetch from while a chunk of a panel is multiplied: the chunk that follows.
+static uintptr_t prefetch_begin(const struct tile_call *call, const struct tile_chunk *chunk, size_t panel) {
     uintptr_t at = (uintptr_t)call->panels[panel];
     if (call->rows <= AMX_ROWS) {
-        return at + chunk->first * STEP_BYTES + NEAR_BYTES;
+        return at + chunk->begin * STEP_BYTES + NEAR_BYTES;
     }
-    if (chunk->end < chunk->held_end) {
+    if (chunk->end < chunk->packed_end) {
         return at + chunk->end * STEP_BYTES;
     }
     if (panel + 1 < call->count) {
-        return (uintptr_t)call->panels[panel + 1] + chunk->held * STEP_BYTES;
+        return (uintptr_t)call->panels[panel + 1] + chunk->packed_begin * STEP_BYTES;
     }
     if (chunk->end * AMX_STEP_WORDS < call->words) {
         return (uintptr_t)call->panels[0] + chunk->end * STEP_BYTES;
@@ -307,75 +311,76 @@ static uintptr_t next_of(const struct tile_call *call, const struct tile_chunk *
     return call->next ? (uintptr_t)call->next : at;
 }
 
-// A chunk of a panel against all rows, block by block, so that a block's rows stay in L1 for the panel's other half.
+// All rows by one chunk of a panel, block by block, so that a block's rows stay in L1 for both halves of the panel.
 static void multiply_chunk(const struct tile_call *call, const struct tile_passes *passes, const struct tile_chunk *chunk,
                            size_t panel) {
-    struct tile_place place = {.panel = panel, .pass = panel * 2 * blocks_of(call)};
-    uintptr_t ahead = next_of(call, chunk, panel);
-    for (; place.row < call->rows; place.row += BLOCK_ROWS) {
-        size_t columns = is_flat(call, place.row) ? (size_t)EXPERTD_KERNEL_PANEL : (size_t)HALF;
-        for (place.column = 0; place.column < EXPERTD_KERNEL_PANEL; place.column += columns, place.pass++) {
-            ahead = run_pass(call, chunk, passes, &place, ahead);
+    struct pass_origin origin = {.panel = panel, .pass = panel * 2 * blocks_of(call)};
+    uintptr_t ahead = prefetch_begin(call, chunk, panel);
+    for (; origin.row < call->rows; origin.row += BLOCK_ROWS) {
+        size_t columns = has_one_tile(call, origin.row) ? (size_t)EXPERTD_KERNEL_PANEL : (size_t)HALF_COLUMNS;
+        for (origin.column = 0; origin.column < EXPERTD_KERNEL_PANEL; origin.column += columns, origin.pass++) {
+            ahead = run_pass(call, chunk, passes, &origin, ahead);
         }
     }
 }
 
-// Panel by panel, so that memory is read in one stream.
-static void multiply_held(const struct tile_call *call, const struct tile_passes *passes, struct tile_chunk chunk) {
-    size_t steps = chunk.held_end - chunk.held, most = call->rows <= AMX_ROWS ? steps : (size_t)CHUNK_STEPS;
-    most = div_up(steps, div_up(steps, most)); // as even as can be
+// All rows by the packed steps of all panels, panel by panel, so that memory is read as one stream.
+static void multiply_packed(const struct tile_call *call, const struct tile_passes *passes, struct tile_chunk chunk) {
+    size_t steps = chunk.packed_end - chunk.packed_begin, most = call->rows <= AMX_ROWS ? steps : (size_t)CHUNK_STEPS;
+    most = div_up(steps, div_up(steps, most)); // chunks are as even as possible
     chunk.lines = div_up(STEP_BYTES / 64 / 2, blocks_of(call));
     for (size_t p = 0; p < call->count; p++) {
-        for (chunk.first = chunk.held; chunk.first < chunk.held_end; chunk.first = chunk.end) {
-            chunk.end = chunk.held_end - chunk.first < most ? chunk.held_end : chunk.first + most;
+        for (chunk.begin = chunk.packed_begin; chunk.begin < chunk.packed_end; chunk.begin = chunk.end) {
+            chunk.end = chunk.packed_end - chunk.begin < most ? chunk.packed_end : chunk.begin + most;
             multiply_chunk(call, passes, &chunk, p);
         }
     }
 }
 
 static void multiply(const struct tile_call *call, const struct tile_passes *passes) {
-    size_t steps = div_up(call->words, AMX_STEP_WORDS), room = call->scratch.x_bytes / BLOCK_BYTES / blocks_of(call);
+    size_t steps = div_up(call->words, AMX_STEP_WORDS), steps_max = call->scratch.x_bytes / BLOCK_BYTES / blocks_of(call);
     pad_last(call);
-    if (call->goes_on) {
+    if (call->accumulate) {
         copy_last_sums(call, false);
     }
-    amx_configure(LEFT, call->rows < AMX_ROWS ? call->rows : AMX_ROWS, AMX_STEP_WORDS);
+    amx_configure(M_TILES, call->rows < AMX_ROWS ? call->rows : AMX_ROWS, AMX_STEP_WORDS);
     for (size_t begin = 0, end; begin < steps; begin = end) {
-        end = steps - begin < room ? steps : begin + room;
-        struct tile_chunk chunk = {.held = begin, .held_end = end};
-        if (!call->rows_cached || steps > room) {
-            gather_rows(call, &chunk);
+        end = steps - begin < steps_max ? steps : begin + steps_max;
+        struct tile_chunk chunk = {.packed_begin = begin, .packed_end = end};
+        if (!call->rows_cached || steps > steps_max) {
+            pack_rows(call, &chunk);
         }
-        multiply_held(call, passes, chunk);
+        multiply_packed(call, passes, chunk);
     }
     _tile_release();
     copy_last_sums(call, true);
 }
 
-// ---- groups of panels
+// ---- macrokernels
 
 enum {
     MACRO_LAST = KERNEL_PANELS_MAX * STEP_BYTES,
     MACRO_LAST_SUMS = AMX_ROWS * KERNEL_SUMS * 4,
-    MACRO_ROOM = KERNEL_SCRATCH_BYTES - MACRO_LAST - MACRO_LAST_SUMS, // and scratch_more
+    MACRO_X_BYTES = KERNEL_SCRATCH_BYTES - MACRO_LAST - MACRO_LAST_SUMS, // plus scratch_more
 };
 
-// Sums lie between chunks where a thread's scratch has room for them beside rows; how much depends on nothing but those, so that
-// kept ones are found again.
+// Divides a call's scratch. chunk_sums takes a part of scratch_more, if it fits. The division depends only on the number of rows
+// and the size of scratch, so that a later call finds the cached rows.
 static struct tile_scratch macro_scratch(const struct macrokernel_args *args) {
     uint8_t *at = args->scratch;
     struct tile_scratch scratch = {.last = at, .sums = (uint32_t *)(at + MACRO_LAST), .x = at + MACRO_LAST + MACRO_LAST_SUMS};
-    size_t between = div_up(args->rows, BLOCK_ROWS) * KERNEL_PANELS_MAX * 2 * SUMS_BYTES;
-    scratch.x_bytes = MACRO_ROOM + args->scratch_more;
-    if (args->rows > NEAR_ROWS && args->scratch_more >= between) {
-        scratch.between = (uint32_t *)scratch.x;
-        scratch.x += between;
-        scratch.x_bytes -= between;
+    size_t chunk_sums_bytes = div_up(args->rows, BLOCK_ROWS) * KERNEL_PANELS_MAX * 2 * SUMS_BYTES;
+    scratch.x_bytes = MACRO_X_BYTES + args->scratch_more;
+    if (args->rows > NEAR_ROWS && args->scratch_more >= chunk_sums_bytes) {
+        scratch.chunk_sums = (uint32_t *)scratch.x;
+        scratch.x += chunk_sums_bytes;
+        scratch.x_bytes -= chunk_sums_bytes;
     }
     return scratch;
 }
 
-static void multiply_group(const struct macrokernel_args *args, size_t element, size_t header, const struct tile_passes *passes) {
+static void multiply_macrokernel(const struct macrokernel_args *args, size_t element, size_t header,
+                                 const struct tile_passes *passes) {
     const uint8_t *panels[KERNEL_PANELS_MAX];
     for (size_t p = 0; p < args->count; p++) {
         panels[p] = (const uint8_t *)args->panels[p] + header;
@@ -390,39 +395,39 @@ static void multiply_group(const struct macrokernel_args *args, size_t element, 
         .sums = (uint32_t *)args->sums, // bits
         .stride = KERNEL_SUMS,
         .next = args->next ? (const uint8_t *)args->next[0] + header : NULL,
-        .goes_on = args->goes_on,
+        .accumulate = args->accumulate,
         .rows_cached = args->rows_cached,
         .scratch = macro_scratch(args),
     };
     if (args->k == 0) {
-        group_clear(args);
+        clear_sums(args);
         return;
     }
     multiply(&call, passes);
 }
 
 void amx_macrokernel_bf16(const struct macrokernel_args *args) {
-    multiply_group(args, sizeof(uint16_t), 0, &BF16_PASSES);
+    multiply_macrokernel(args, sizeof(uint16_t), 0, &BF16_PASSES);
 }
 
 void amx_macrokernel_i8(const struct macrokernel_args *args) {
-    multiply_group(args, sizeof(int8_t), sizeof(struct packed_i8), &I8_PASSES);
+    multiply_macrokernel(args, sizeof(int8_t), sizeof(struct packed_i8), &I8_PASSES);
 }
 
 // ---- one panel
 
 enum { ONE_ROWS = BLOCK_ROWS, ONE_X = 16 * BLOCK_BYTES };
 
-// `whole` but for rows, sums and scratch.
-static void multiply_panel(const struct tile_call *whole, size_t rows, uint32_t *out, size_t out_stride, size_t columns,
+// `operands` without rows, sums and scratch.
+static void multiply_panel(const struct tile_call *operands, size_t rows, uint32_t *out, size_t out_stride, size_t columns,
                            const struct tile_passes *passes) {
     _Alignas(64) uint8_t x_tiles[ONE_X], last[STEP_BYTES];
     _Alignas(64) uint32_t last_sums[AMX_ROWS][EXPERTD_KERNEL_PANEL], sums[ONE_ROWS][EXPERTD_KERNEL_PANEL] = {{0}};
-    struct tile_call call = *whole;
+    struct tile_call call = *operands;
     call.sums = sums[0], call.stride = EXPERTD_KERNEL_PANEL;
     call.scratch = (struct tile_scratch){.x = x_tiles, .x_bytes = ONE_X, .last = last, .sums = last_sums[0]};
     for (size_t row = 0; row < rows; row += call.rows) {
-        call.x = whole->x + row;
+        call.x = operands->x + row;
         call.rows = rows - row < ONE_ROWS ? rows - row : ONE_ROWS;
         if (call.words > 0) {
             multiply(&call, passes);

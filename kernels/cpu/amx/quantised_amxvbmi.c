@@ -1,10 +1,10 @@
-// Rows of bf16 against quantised weights by TDPBF16PS, under its arithmetic: codes become tiles of bf16, a few steps of K at a
-// time, which all rows then pass over, 16 at a time along the whole panel. A scale's partial sums come from tiles through L1 into
-// the closing fmas.
+// bf16 rows by quantised weights with TDPBF16PS, in the arithmetic cpu_amx. Codes are decoded to bf16 tiles in L1, a few steps of K
+// at a time; then all rows pass over them, one tile of 16 rows by the whole panel at a time. The partial sums of each scale group
+// are stored from tiles to L1 and closed by fmas: sum = fma(partial, scale, sum).
 //
-// The tile unit does not tell codes from bf16, and memory brings half as many bytes or a quarter.
+// The products take as long as those of bf16 weights, but memory delivers a half or a quarter of the bytes.
 //
-// Rows are copied into tiles first, where a thread's scratch has room for all of K, and stay for the next call with the same rows.
+// Rows are packed into tiles for all of K, if scratch is large enough, and cached for the next call with the same rows.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -16,56 +16,56 @@
 #include "kernels/cpu/amx/tile_codes.h"
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/macrokernel_prefetch.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/common/quantised_chunk.h"
 
 enum {
-    CHUNK_STEPS = 4, // decoded at a time: 16 KiB, which stay in L1 with as much of partial sums
+    CHUNK_STEPS = 4, // steps of a chunk: 16 KiB of decoded tiles, which stay in L1 with as many bytes of partial sums
     LANES = 16,
-    ROW_WORDS = CODE_TILE_BYTES / AMX_ROWS / 4, // of a tile
-    AHEAD_BYTES = 8192,                         // that codes are fetched into L2
+    ROW_WORDS = CODE_TILE_BYTES / AMX_ROWS / 4, // words of a tile's row
+    AHEAD_BYTES = 8192,                         // prefetch distance of codes into L2
     ALIGNMENT = 64,
 };
 
 typedef float sum_tile[AMX_ROWS][ROW_WORDS];
-typedef sum_tile panel_tiles[CODE_TILES]; // 16 rows of a panel
+typedef sum_tile panel_tiles[CODE_TILES]; // sums of 16 rows by 64 columns
 
-// Rows against one panel after another.
+// A call: rows by one panel after the other.
 struct tiles_call {
     const struct expertd_quantised_format *format;
     struct quantised_layout layout;
     tile_codes_decoder *decode;
     const void *const *x; // [rows]
     size_t rows, k;
-    size_t step_k, scale_steps;    // k of a step; steps of a scale but the last
-    size_t whole, steps;           // of K: whole ones, all
-    size_t step_lines, last_lines; // lines of codes along K of a step
-    size_t step_codes;             // bytes of its codes
-    size_t last_scale, last_codes; // the last scale's first step, and bytes of its codes
+    size_t step_k, scale_steps;    // k of a step; steps of a scale group, except the last group
+    size_t full_steps, steps;      // complete steps of K; all steps
+    size_t step_lines, last_lines; // lines of codes along K: of a step, of the last step
+    size_t step_codes;             // bytes of a step's codes
+    size_t last_scale, last_codes; // the last scale group's first step, and bytes of its codes
     const uint8_t *panel;
-    __m512 global; // the panel's
+    __m512 global; // the panel's global scale
     float *sums;   // [rows][stride], of the panel's columns
     size_t stride;
-    size_t pairs; // of the steps that tiles are configured for
+    size_t pairs; // pairs of k per step for which tiles are configured; 0: not yet
     // Scratch.
-    uint8_t *tiles;        // [CHUNK_STEPS][CODE_STEP_BYTES] of codes
-    panel_tiles *partials; // [CHUNK_STEPS] of scales
-    panel_row *factors;    // [CHUNK_STEPS]
-    panel_tiles *cached;   // [tiles of rows]: partial sums of a scale between chunks
-    uint8_t *x_tiles;      // [tiles of rows][held] of a step
-    size_t held;           // steps, from held_first on
-    size_t held_first;
+    uint8_t *tiles;        // [CHUNK_STEPS][CODE_STEP_BYTES]: decoded codes
+    panel_tiles *partials; // [CHUNK_STEPS]: partial sums of scale groups
+    panel_row *factors;    // [CHUNK_STEPS]: their scales
+    panel_tiles *carried;  // [tiles of rows]: partial sums of a scale group that continues in the next chunk
+    uint8_t *x_tiles;      // [tiles of rows][packed_steps]: packed rows
+    size_t packed_steps;   // steps for which rows are packed, from packed_first on
+    size_t packed_first;
 };
 
-// Steps [first, end): of several scales, or of a part of one.
+// A chunk: steps [first, end), which are several scale groups or a part of one.
 struct tiles_chunk {
-    size_t first, end, scales, of_scale; // scales, and steps of each
-    bool begins, ends;                   // a scale: else its partial sums are from before, or are kept
-    uintptr_t ahead;                     // what is fetched meanwhile,
-    size_t lines;                        // so many lines a step
+    size_t first, end, scales, steps_each; // scale groups, and steps of each
+    bool begins, ends;                     // whether the chunk contains a scale group's first step, and its last one
+    uintptr_t ahead;                       // memory to prefetch
+    size_t lines;                          // lines to prefetch in each step
 };
 
 static void configure(struct tiles_call *c, size_t pairs) {
@@ -83,29 +83,29 @@ static size_t x_tile_bytes(const struct tiles_call *c) {
     return AMX_ROWS * c->step_k * sizeof(uint16_t);
 }
 
-// Steps [first, first + held) of all rows; what lies past a row's end is 0.
-static void gather_rows(struct tiles_call *c, size_t first) {
+// Packs packed_steps steps of all rows into tiles, from step `first` on; padded with 0 past the end of K.
+static void pack_rows(struct tiles_call *c, size_t first) {
     const size_t step_bytes = c->step_k * sizeof(uint16_t), tile_bytes = x_tile_bytes(c);
     const __mmask32 all = c->step_k == CODE_STEP_K ? 0xffffffffu : 0xffffu;
     for (size_t r = 0; r < c->rows; r++) {
         const uint16_t *from = (const uint16_t *)c->x[r] + first * c->step_k;
-        uint8_t *to = c->x_tiles + r / AMX_ROWS * c->held * tile_bytes + r % AMX_ROWS * step_bytes;
-        for (size_t s = first; s < first + c->held && s < c->steps; s++, from += c->step_k, to += tile_bytes) {
+        uint8_t *to = c->x_tiles + r / AMX_ROWS * c->packed_steps * tile_bytes + r % AMX_ROWS * step_bytes;
+        for (size_t s = first; s < first + c->packed_steps && s < c->steps; s++, from += c->step_k, to += tile_bytes) {
             const size_t left = c->k - s * c->step_k;
-            const __mmask32 there = left < c->step_k ? (__mmask32)((1u << left) - 1) : all;
-            _mm512_mask_storeu_epi16(to, all, _mm512_maskz_loadu_epi16(there, from));
+            const __mmask32 valid = left < c->step_k ? (__mmask32)((1u << left) - 1) : all;
+            _mm512_mask_storeu_epi16(to, all, _mm512_maskz_loadu_epi16(valid, from));
         }
     }
-    c->held_first = first;
+    c->packed_first = first;
 }
 
 static const uint8_t *x_tile(const struct tiles_call *c, size_t tile, size_t step) {
-    return c->x_tiles + (tile * c->held + step - c->held_first) * x_tile_bytes(c);
+    return c->x_tiles + (tile * c->packed_steps + step - c->packed_first) * x_tile_bytes(c);
 }
 
 // ---- codes
 
-// A column's odd k of the last pair, where there is none, is whatever pads its line.
+// Sets the odd k of a pair to 0. If K is odd, the last pair has no odd k, and the padding of its line of codes is undefined.
 static void clear_odd(uint8_t *tiles, size_t pair) {
     for (size_t j = 0; j < CODE_TILES; j++) {
         uint8_t *row = tiles + j * CODE_TILE_BYTES + pair * AMX_STEP_BYTES;
@@ -113,17 +113,18 @@ static void clear_odd(uint8_t *tiles, size_t pair) {
     }
 }
 
-// A step of K, and where its scale lies: counted on, since to divide takes as long as a step's products.
-struct tiles_place {
-    size_t step, within; // of K; of the scale
-    const uint8_t *scale;
+// A step of K and its position in the panel. Positions are advanced step by step, because a division takes as long as a step's
+// products.
+struct step_position {
+    size_t step, within;  // index in K; index in the scale group
+    const uint8_t *scale; // the scale group's codes
 };
 
-static struct tiles_place first_place(const struct tiles_call *c) {
-    return (struct tiles_place){.scale = c->panel + quantised_codes_at(&c->layout, 0)};
+static struct step_position first_position(const struct tiles_call *c) {
+    return (struct step_position){.scale = c->panel + quantised_codes_at(&c->layout, 0)};
 }
 
-PANEL_INLINE void go_on(const struct tiles_call *c, struct tiles_place *at) {
+PANEL_INLINE void next_step(const struct tiles_call *c, struct step_position *at) {
     at->step++;
     at->within++;
     if (at->within == c->scale_steps) {
@@ -132,17 +133,17 @@ PANEL_INLINE void go_on(const struct tiles_call *c, struct tiles_place *at) {
     }
 }
 
-// A scale's scales, which zero points follow.
-PANEL_INLINE const uint8_t *stored_scales(const struct tiles_call *c, const struct tiles_place *at) {
+// The scales of the position's scale group; its zero points follow them.
+PANEL_INLINE const uint8_t *stored_scales(const struct tiles_call *c, const struct step_position *at) {
     return at->scale + (at->step - at->within < c->last_scale ? c->layout.codes : c->last_codes);
 }
 
-static void decode_step(const struct tiles_call *c, const struct tiles_place *at, uint8_t *tiles) {
+static void decode_step(const struct tiles_call *c, const struct step_position *at, uint8_t *tiles) {
     const bool last = at->step + 1 == c->steps;
     const struct tile_codes codes = {
         .format = c->format,
         .codes = at->scale + at->within * c->step_codes,
-        .zeros = stored_scales(c, at) + c->layout.scale_size, // not looked at where the format has none
+        .zeros = stored_scales(c, at) + c->layout.scale_size, // not read if the format has none
         .lines = last ? c->last_lines : c->step_lines,
         .tiles = tiles,
         .ahead = c->rows <= AMX_ROWS ? AHEAD_BYTES : 0,
@@ -153,7 +154,7 @@ static void decode_step(const struct tiles_call *c, const struct tiles_place *at
     }
 }
 
-static void widen_scale(const struct tiles_call *c, const struct tiles_place *at, float *factors) {
+static void widen_scale(const struct tiles_call *c, const struct step_position *at, float *factors) {
     panel_scales_to(c->format, stored_scales(c, at), c->global, factors);
 }
 
@@ -192,7 +193,7 @@ PANEL_INLINE void multiply_step(const uint8_t *x, size_t x_row, const uint8_t *c
     _tile_dpbf16ps(3, 4, 5);
 }
 
-// sum = fma(partial, scale, sum), scale by scale. `scales` is a constant in each copy.
+// Closes partial sums: sum = fma(partial, scale, sum), in the order of scales. `scales` is a constant in each copy.
 PANEL_INLINE void close_rows(const struct tiles_call *c, const panel_tiles *partials, const panel_row *stored, size_t tile,
                              size_t rows, size_t scales) {
     __m512 factors[CHUNK_STEPS][CODE_TILES];
@@ -231,68 +232,68 @@ static __attribute__((noinline)) void close_scales(const struct tiles_call *c, c
     }
 }
 
-// A tile of rows against the chunk.
+// One tile of rows by the chunk. Returns the address after the last prefetched line.
 static uintptr_t multiply_tile(const struct tiles_call *c, const struct tiles_chunk *chunk, size_t tile) {
     const size_t x_row = c->step_k * sizeof(uint16_t), x_bytes = x_tile_bytes(c), lines = chunk->lines;
     const uint8_t *x = x_tile(c, tile, chunk->first), *codes = c->tiles;
     uintptr_t ahead = chunk->ahead;
-    TILES_SEE_MEMORY;
+    TILES_MEMORY_BARRIER;
     for (size_t i = 0; i < chunk->scales; i++) {
         if (chunk->begins) {
             zero_sums();
         } else {
-            load_sums((const panel_tiles *)&c->cached[tile]);
+            load_sums((const panel_tiles *)&c->carried[tile]);
         }
-        for (size_t s = 0; s < chunk->of_scale; s++, x += x_bytes, codes += CODE_STEP_BYTES) {
+        for (size_t s = 0; s < chunk->steps_each; s++, x += x_bytes, codes += CODE_STEP_BYTES) {
             multiply_step(x, x_row, codes);
             for (size_t l = 0; l < lines; l++, ahead += 64) {
                 prefetch_into((const void *)ahead, true);
             }
         }
-        store_sums(chunk->ends ? &c->partials[i] : &c->cached[tile]);
+        store_sums(chunk->ends ? &c->partials[i] : &c->carried[tile]);
     }
-    TILES_SEE_MEMORY;
+    TILES_MEMORY_BARRIER;
     if (chunk->ends) {
         close_scales(c, (const panel_tiles *)c->partials, (const panel_row *)c->factors, tile, chunk->scales);
     }
     return ahead;
 }
 
-// As many whole scales as go into a chunk, or a part of one. A last step that is not whole is a chunk of its own.
-static struct tiles_chunk next_chunk(const struct tiles_call *c, const struct tiles_place *at) {
-    const size_t limit = at->step < c->whole ? c->whole : c->steps, left = limit - at->step;
-    const size_t of_scale = c->scale_steps - at->within;
-    struct tiles_chunk chunk = {.first = at->step, .scales = 1, .begins = at->within == 0, .of_scale = CHUNK_STEPS};
-    chunk.of_scale = chunk.of_scale < of_scale ? chunk.of_scale : of_scale;
-    chunk.of_scale = chunk.of_scale < left ? chunk.of_scale : left;
-    if (chunk.begins && chunk.of_scale == c->scale_steps) {
-        const size_t most = CHUNK_STEPS / c->scale_steps, there = left / c->scale_steps;
-        chunk.scales = most < there ? most : there;
+// The chunk at a position: as many complete scale groups as fit, or a part of one. An incomplete last step is a chunk of its own.
+static struct tiles_chunk next_chunk(const struct tiles_call *c, const struct step_position *at) {
+    const size_t limit = at->step < c->full_steps ? c->full_steps : c->steps, left = limit - at->step;
+    const size_t left_of_scale = c->scale_steps - at->within;
+    struct tiles_chunk chunk = {.first = at->step, .scales = 1, .begins = at->within == 0, .steps_each = CHUNK_STEPS};
+    chunk.steps_each = chunk.steps_each < left_of_scale ? chunk.steps_each : left_of_scale;
+    chunk.steps_each = chunk.steps_each < left ? chunk.steps_each : left;
+    if (chunk.begins && chunk.steps_each == c->scale_steps) {
+        const size_t most = CHUNK_STEPS / c->scale_steps, available = left / c->scale_steps;
+        chunk.scales = most < available ? most : available;
     }
-    chunk.end = at->step + chunk.scales * chunk.of_scale;
-    chunk.ends = chunk.of_scale == of_scale || chunk.end == c->steps;
+    chunk.end = at->step + chunk.scales * chunk.steps_each;
+    chunk.ends = chunk.steps_each == left_of_scale || chunk.end == c->steps;
     return chunk;
 }
 
-// The chunk's scales to f32, and its codes to tiles.
-static void decode_chunk(const struct tiles_call *c, const struct tiles_chunk *chunk, struct tiles_place *at) {
+// Widens the chunk's scales, decodes its codes to tiles, and advances the position.
+static void decode_chunk(const struct tiles_call *c, const struct tiles_chunk *chunk, struct step_position *at) {
     for (size_t i = 0; i < chunk->scales; i++) {
         widen_scale(c, at, c->factors[i]);
-        for (size_t s = 0; s < chunk->of_scale; s++, go_on(c, at)) {
+        for (size_t s = 0; s < chunk->steps_each; s++, next_step(c, at)) {
             decode_step(c, at, c->tiles + (at->step - chunk->first) * CODE_STEP_BYTES);
         }
     }
 }
 
 static void configure_at(struct tiles_call *c, size_t step) {
-    configure(c, (step < c->whole ? c->step_k : c->k - step * c->step_k + 1) / 2);
+    configure(c, (step < c->full_steps ? c->step_k : c->k - step * c->step_k + 1) / 2);
 }
 
-static void multiply_large_m(struct tiles_call *c, bool gathered) {
+static void multiply_large_m(struct tiles_call *c, bool rows_packed) {
     const size_t tiles = row_tiles(c);
-    for (struct tiles_place at = first_place(c); at.step < c->steps;) {
-        if (!gathered && (at.step == 0 || at.step + CHUNK_STEPS > c->held_first + c->held)) {
-            gather_rows(c, at.step);
+    for (struct step_position at = first_position(c); at.step < c->steps;) {
+        if (!rows_packed && (at.step == 0 || at.step + CHUNK_STEPS > c->packed_first + c->packed_steps)) {
+            pack_rows(c, at.step);
         }
         struct tiles_chunk chunk = next_chunk(c, &at);
         const uint8_t *codes = at.scale + at.within * c->step_codes;
@@ -300,7 +301,7 @@ static void multiply_large_m(struct tiles_call *c, bool gathered) {
         decode_chunk(c, &chunk, &at);
         chunk.ahead = (uintptr_t)codes + AHEAD_BYTES;
         const size_t bytes = (uintptr_t)(at.scale + at.within * c->step_codes) - (uintptr_t)codes;
-        const size_t passed = tiles * (chunk.end - chunk.first); // steps
+        const size_t passed = tiles * (chunk.end - chunk.first); // steps of all tiles of rows
         INVARIANT(passed > 0);
         chunk.lines = div_up(bytes, 64 * passed);
         for (size_t t = 0; t < tiles; t++) {
@@ -309,32 +310,32 @@ static void multiply_large_m(struct tiles_call *c, bool gathered) {
     }
 }
 
-// One tile of rows, step by step: while a step is multiplied the next one is decoded, sums stay in tiles over a scale, and are
-// closed when the next step's have been begun, for what a tile stores is not there at once.
-static void multiply_small_m(struct tiles_call *c, bool gathered) {
-    struct tiles_place at = first_place(c), decoded = at;
+// One tile of rows, step by step. The next step is decoded while a step is multiplied. Partial sums stay in tiles for a whole scale
+// group, and are closed one scale group later, because loads right after a tile's store would wait for it.
+static void multiply_small_m(struct tiles_call *c, bool rows_packed) {
+    struct step_position at = first_position(c), decoded = at;
     const panel_tiles *unclosed = NULL;
     const panel_row *factors = NULL;
-    size_t turn = 0;
+    size_t slot = 0;
     decode_step(c, &decoded, c->tiles);
-    for (; at.step < c->steps; go_on(c, &at)) {
+    for (; at.step < c->steps; next_step(c, &at)) {
         const uint8_t *tiles = c->tiles + at.step % CHUNK_STEPS * CODE_STEP_BYTES;
-        if (!gathered && (at.step == 0 || at.step == c->held_first + c->held)) {
-            gather_rows(c, at.step);
+        if (!rows_packed && (at.step == 0 || at.step == c->packed_first + c->packed_steps)) {
+            pack_rows(c, at.step);
         }
-        go_on(c, &decoded);
+        next_step(c, &decoded);
         if (decoded.step < c->steps) {
             decode_step(c, &decoded, c->tiles + decoded.step % CHUNK_STEPS * CODE_STEP_BYTES);
         }
-        TILES_SEE_MEMORY;
-        if (at.step == 0 || at.step == c->whole) { // tiles change, and lose what they have
+        TILES_MEMORY_BARRIER;
+        if (at.step == 0 || at.step == c->full_steps) { // the steps' size changes; configuring clears the tiles
             const bool begun = at.within > 0;
             if (begun) {
-                store_sums(c->cached);
+                store_sums(c->carried);
             }
             configure_at(c, at.step);
             if (begun) {
-                load_sums((const panel_tiles *)c->cached);
+                load_sums((const panel_tiles *)c->carried);
             }
         }
         if (at.within == 0) {
@@ -342,26 +343,26 @@ static void multiply_small_m(struct tiles_call *c, bool gathered) {
         }
         multiply_step(x_tile(c, 0, at.step), c->step_k * sizeof(uint16_t), tiles);
         if (at.within + 1 == c->scale_steps || at.step + 1 == c->steps) {
-            store_sums(&c->partials[turn]);
-            widen_scale(c, &at, c->factors[turn]);
+            store_sums(&c->partials[slot]);
+            widen_scale(c, &at, c->factors[slot]);
             if (unclosed) {
                 close_scales(c, unclosed, factors, 0, 1);
             }
-            TILES_SEE_MEMORY;
-            unclosed = (const panel_tiles *)&c->partials[turn], factors = (const panel_row *)&c->factors[turn];
-            turn = (turn + 1) % CHUNK_STEPS;
+            TILES_MEMORY_BARRIER;
+            unclosed = (const panel_tiles *)&c->partials[slot], factors = (const panel_row *)&c->factors[slot];
+            slot = (slot + 1) % CHUNK_STEPS;
         }
     }
     close_scales(c, unclosed, factors, 0, 1);
 }
 
-static void multiply_panel(struct tiles_call *c, bool gathered) {
+static void multiply_panel(struct tiles_call *c, bool rows_packed) {
     c->global = panel_global(c->format, c->panel);
     for (size_t r = 0; r < c->rows; r++) {
         memset(c->sums + r * c->stride, 0, EXPERTD_KERNEL_PANEL * sizeof *c->sums);
     }
     if (c->steps > 0) {
-        (c->rows <= AMX_ROWS ? multiply_small_m : multiply_large_m)(c, gathered);
+        (c->rows <= AMX_ROWS ? multiply_small_m : multiply_large_m)(c, rows_packed);
     }
 }
 
@@ -388,7 +389,7 @@ static struct tiles_call call_of(const struct expertd_quantised_format *format, 
                            .rows = rows,
                            .k = k,
                            .step_k = quantised_tile_k(format)};
-    c.whole = k / c.step_k;
+    c.full_steps = k / c.step_k;
     c.steps = div_up(k, c.step_k);
     c.scale_steps = div_up(c.layout.scale_k, c.step_k);
     c.step_lines = c.step_k / c.layout.line_k;
@@ -403,62 +404,62 @@ static struct tiles_call call_of(const struct expertd_quantised_format *format, 
 
 enum { FIXED_SCRATCH = CHUNK_STEPS * (CODE_STEP_BYTES + sizeof(panel_tiles) + sizeof(panel_row)) };
 
-// `bytes` of scratch, 64-byte aligned. False: rows have no room in it for all of K.
-static bool place(struct tiles_call *c, uint8_t *scratch, size_t bytes) {
+// Divides `bytes` of scratch, 64-byte aligned. True: rows can be packed for all of K; false: for packed_steps steps at a time.
+static bool split_scratch(struct tiles_call *c, uint8_t *scratch, size_t bytes) {
     c->tiles = scratch;
     c->partials = (panel_tiles *)(c->tiles + CHUNK_STEPS * CODE_STEP_BYTES);
     c->factors = (panel_row *)(c->partials + CHUNK_STEPS);
-    c->cached = (panel_tiles *)(c->factors + CHUNK_STEPS);
-    c->x_tiles = (uint8_t *)(c->cached + row_tiles(c));
-    const size_t room = (bytes - (size_t)(c->x_tiles - scratch)) / x_tile_bytes(c) / row_tiles(c);
-    c->held = room < c->steps ? room : c->steps;
-    return room >= c->steps;
+    c->carried = (panel_tiles *)(c->factors + CHUNK_STEPS);
+    c->x_tiles = (uint8_t *)(c->carried + row_tiles(c));
+    const size_t steps_max = (bytes - (size_t)(c->x_tiles - scratch)) / x_tile_bytes(c) / row_tiles(c);
+    c->packed_steps = steps_max < c->steps ? steps_max : c->steps;
+    return steps_max >= c->steps;
 }
 
 _Static_assert(FIXED_SCRATCH + KERNEL_CALL_ROWS / AMX_ROWS * (sizeof(panel_tiles) + CHUNK_STEPS * CODE_TILE_BYTES) <=
                    KERNEL_SCRATCH_BYTES,
-               "a chunk of all rows");
+               "scratch holds a chunk of all rows");
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const struct macrokernel_args *group) {
-    const bool fits = place(c, group->scratch, KERNEL_SCRATCH_BYTES + group->scratch_more);
-    if (fits && !group->rows_cached) {
-        gather_rows(c, 0);
+static __attribute__((noinline)) void multiply_macrokernel(struct tiles_call *c, const struct macrokernel_args *macro) {
+    const bool fits = split_scratch(c, macro->scratch, KERNEL_SCRATCH_BYTES + macro->scratch_more);
+    if (fits && !macro->rows_cached) {
+        pack_rows(c, 0);
     }
     c->stride = KERNEL_SUMS;
-    for (size_t p = 0; p < group->count; p++) {
-        c->panel = group->panels[p];
-        c->sums = group->sums + p * EXPERTD_KERNEL_PANEL;
+    for (size_t p = 0; p < macro->count; p++) {
+        c->panel = macro->panels[p];
+        c->sums = macro->sums + p * EXPERTD_KERNEL_PANEL;
         multiply_panel(c, fits);
     }
     _tile_release();
 }
 
-// Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to
-// decode, and steps of 16 k leave tiles half empty.
-static size_t small_m_rows(const struct expertd_quantised_format *format, bool whole) {
+// Up to this m, other kernels give the same bits faster: tiles take as long for one row as for 16, decoding INT8 is expensive, and
+// steps of 16 k leave tiles half empty. integer: avx512vnni_quantised_integer_amx_order takes the format.
+static size_t small_m_rows(const struct expertd_quantised_format *format, bool integer) {
     enum { INTEGER_ROWS_OF_16 = 5 };
     const bool half_empty = quantised_tile_k(format) < CODE_STEP_K;
-    if (half_empty && whole) {
+    if (half_empty && integer) {
         return INTEGER_ROWS_OF_16;
     }
-    return half_empty || format->code == EXPERTD_CODE_INT8 ? SMALL_M_APART_ROWS : SMALL_M_APART_ROWS - 1;
+    return half_empty || format->code == EXPERTD_CODE_INT8 ? SMALL_M_AMX_ORDER_ROWS : SMALL_M_AMX_ORDER_ROWS - 1;
 }
 
-void amxvbmi_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    if (group->k == 0) {
-        group_clear(group);
+void amxvbmi_quantised_macrokernel_bf16(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    if (macro->k == 0) {
+        clear_sums(macro);
         return;
     }
-    const bool whole = avx512vnni_integer_rows(format, group->k) > 0;
-    if (group->rows > small_m_rows(format, whole)) {
-        struct tiles_call c = call_of(format, group->x, group->rows, group->k);
+    const bool integer = avx512vnni_integer_rows(format, macro->k) > 0;
+    if (macro->rows > small_m_rows(format, integer)) {
+        struct tiles_call c = call_of(format, macro->x, macro->rows, macro->k);
         float_mode before = float_mode_set_ieee();
-        multiply_group(&c, group);
+        multiply_macrokernel(&c, macro);
         float_mode_restore(before);
-    } else if (!(whole ? avx512vnni_quantised_integer_apart : avx512vbmi_quantised_small_m_apart)(group, format)) {
-        macrokernel_panel_by_panel(group, format,
-                                   amxvbmi_quantised_bf16); // scratch stays what it was made, for a call with the same rows
+    } else if (!(integer ? avx512vnni_quantised_integer_amx_order : avx512vbmi_quantised_small_m_amx_order)(macro, format)) {
+        // Uses no scratch: it must stay as the failed call left it, for calls with rows_cached.
+        macrokernel_panel_by_panel(macro, format, amxvbmi_quantised_bf16);
     }
 }
 
@@ -476,9 +477,9 @@ static __attribute__((noinline)) void multiply_one(const struct panel_args *args
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = args->rows - row < AMX_ROWS ? args->rows - row : AMX_ROWS;
         struct tiles_call c = call_of(format, args->x + row, rows, args->k);
-        const bool fits = place(&c, scratch, sizeof scratch);
+        const bool fits = split_scratch(&c, scratch, sizeof scratch);
         if (fits) {
-            gather_rows(&c, 0);
+            pack_rows(&c, 0);
         }
         c.panel = args->panel;
         c.sums = sums[0], c.stride = EXPERTD_KERNEL_PANEL;

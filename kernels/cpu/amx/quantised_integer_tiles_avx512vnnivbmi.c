@@ -1,9 +1,9 @@
-// Rows of bf16 against panels of INT4's codes whose scales are of 33 to 128 k, in whole numbers by tiles, where their sums have the
-// bits of the contract's fmas (tile_rows.h).
+// bf16 rows by INT4 weights with scale groups of 33 to 128 k, in exact integer arithmetic with TDPBSSD. tile_rows.h says which sums
+// provably have the bits of the contract's fmas; the others are computed by fmas.
 //
-// Rows are made ready once for all panels of a call, and stay for the calls after it that are for the same rows; where there is no
-// room for the whole of K they are made ready block by block, and sums go through memory. It all runs in IEEE's default mode:
-// tile_rows.h takes no row that the flush of bf16 sums could touch.
+// Rows are converted to integer digits once for all panels of a call, and cached for later calls with the same rows. If scratch
+// cannot hold them for all of K, K is cut into parts, and sums are stored and loaded between two. Everything runs in IEEE's default
+// mode: tile_rows.h refuses rows that the flush of bf16 sums could change.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -11,37 +11,37 @@
 
 #include "kernels/cpu/amx/tile_scale_group.h"
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
-enum { LANES = 16, ALIGNMENT = 64, TILE_PAST = TILE_PLACES * TILE_DIGITS * TILE_K };
+enum { LANES = 16, ALIGNMENT = 64, TILE_PAST = TILE_UNIT_ROWS * TILE_DIGITS * TILE_K };
 
-// Tiles are the faster where so many of a hundred blocks are whole, which of normal rows are 82, of a gated activation 38; of many
-// rows fewer are enough.
+// Tiles are faster than fmas if at least this percentage of blocks is exact; with large m fewer are enough. Of normally distributed
+// rows 82 % are exact, of a gated activation's rows 38 %.
 enum { ROWS_LARGE_M = 64, INTEGER_MIN = 60, INTEGER_MIN_LARGE_M = 45 };
 
-// In a call's scratch.
+// The head of a call's scratch.
 struct cached {
     struct tile_rows rows;
-    size_t scales; // of a block
-    bool taken;    // every row could be, and it is worth it
+    size_t scales; // scale groups for which rows are converted at a time
+    bool usable;   // all rows were accepted, and enough blocks are exact
 };
 
 struct call {
-    const struct macrokernel_args *group;
+    const struct macrokernel_args *macro;
     const struct expertd_quantised_format *format;
     struct quantised_layout layout;
     struct cached *cached;
-    panel_row *sums, *partials; // [rows] of the panel at hand
+    panel_row *sums, *partials; // [rows], of the current panel
 };
 
-_Static_assert(sizeof(struct cached) <= INTEGER_CACHED_BYTES, "it stays where other kernels take the call");
-_Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "rows are told apart by a byte");
+_Static_assert(sizeof(struct cached) <= INTEGER_CACHED_BYTES, "struct cached stays when another kernel computes the call");
+_Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "rows are counted in a byte");
 _Static_assert(sizeof(struct cached) + 3 * ALIGNMENT + TILE_PAST +
-                       KERNEL_CALL_ROWS * (2 * sizeof(panel_row) + sizeof(struct tile_place) + TILE_DIGITS * TILE_SCALE_K) <=
+                       KERNEL_CALL_ROWS * (2 * sizeof(panel_row) + sizeof(struct tile_slot) + TILE_DIGITS * TILE_SCALE_K) <=
                    KERNEL_SCRATCH_BYTES,
-               "a block has a scale at least");
+               "scratch holds at least one scale group");
 
 static char *align_up(char *at) {
     return (char *)(((uintptr_t)at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
@@ -51,62 +51,64 @@ static size_t blocks_of(const struct quantised_layout *layout) {
     return (layout->scale_k + TILE_K - 1) / TILE_K;
 }
 
-// Where things lie. As many scales as there is room for are a block; a tile of the last rows is read past them.
-static void place(struct call *c) {
-    const struct macrokernel_args *group = c->group;
-    c->cached = group->scratch;
+// Divides the call's scratch. TILE_PAST bytes are left free, because a tile of the last rows is read past their end.
+static void split_scratch(struct call *c) {
+    const struct macrokernel_args *macro = c->macro;
+    c->cached = macro->scratch;
     c->sums = (panel_row *)align_up((char *)(c->cached + 1));
-    c->partials = c->sums + group->rows;
-    char *at = (char *)(c->partials + group->rows), *end = (char *)group->scratch + KERNEL_SCRATCH_BYTES + group->scratch_more;
-    if (group->rows_cached) {
+    c->partials = c->sums + macro->rows;
+    char *at = (char *)(c->partials + macro->rows), *end = (char *)macro->scratch + KERNEL_SCRATCH_BYTES + macro->scratch_more;
+    if (macro->rows_cached) {
         return;
     }
     struct tile_rows *rows = &c->cached->rows;
-    *rows = (struct tile_rows){.rows = group->rows, .scale_k = c->layout.scale_k, .blocks = blocks_of(&c->layout)};
+    *rows = (struct tile_rows){.rows = macro->rows, .scale_k = c->layout.scale_k, .blocks = blocks_of(&c->layout)};
     const size_t scale_bytes = tile_rows_bytes(rows, 1) + tile_digits_bytes(rows, 1);
-    const size_t room = ((size_t)(end - at) - ALIGNMENT - TILE_PAST) / scale_bytes;
-    c->cached->scales = room < c->layout.scales ? room : c->layout.scales;
-    rows->places = (struct tile_place *)at;
-    rows->count = (uint8_t(*)[TILE_BLOCKS])(rows->places + c->cached->scales * rows->rows);
+    const size_t scales_max = ((size_t)(end - at) - ALIGNMENT - TILE_PAST) / scale_bytes;
+    c->cached->scales = scales_max < c->layout.scales ? scales_max : c->layout.scales;
+    rows->slots = (struct tile_slot *)at;
+    rows->count = (uint8_t(*)[TILE_BLOCKS])(rows->slots + c->cached->scales * rows->rows);
     rows->digits = (int8_t *)align_up((char *)(rows->count + c->cached->scales));
 }
 
-// Enough of so many blocks?
-static bool are_integer(const struct tile_rows *rows, size_t scales, size_t blocks) {
+// Whether enough of the blocks of the first `scales` scale groups are exact. blocks: of one row.
+static bool mostly_exact(const struct tile_rows *rows, size_t scales, size_t blocks) {
     const size_t least = rows->rows < ROWS_LARGE_M ? INTEGER_MIN : INTEGER_MIN_LARGE_M;
-    size_t whole = 0;
+    size_t exact = 0;
     for (size_t s = 0; s < scales; s++) {
-        whole += (size_t)rows->count[s][0] + rows->count[s][1];
+        exact += (size_t)rows->count[s][0] + rows->count[s][1];
     }
-    return whole * 100 >= rows->rows * blocks * least;
+    return exact * 100 >= rows->rows * blocks * least;
 }
 
-// Scales [first, first + scales), those of the block from `index` on. Is it worth while, so far?
-static bool make_scales(const struct call *c, size_t first, size_t index, size_t scales) {
+// Converts rows for `scales` scale groups, from first + index on, and stores them from `index` on. False if rows are refused or too
+// few blocks have been exact so far.
+static bool convert_scales(const struct call *c, size_t first, size_t index, size_t scales) {
     const float code_max = c->format->zero_points ? TILE_CODE_MAX_ZERO_POINT : TILE_CODE_MAX;
     const size_t k = (first + index) * c->layout.scale_k, behind = k + scales * c->layout.scale_k;
     struct tile_rows to = c->cached->rows;
     to.count += index;
-    to.places += index * to.rows;
+    to.slots += index * to.rows;
     to.digits += index * tile_digits_bytes(&to, 1);
-    return tile_rows_make(&to, c->group->x, k, behind < c->group->k ? behind : c->group->k, code_max) &&
-           are_integer(&c->cached->rows, index + scales, (index + scales) * to.blocks);
+    return tile_rows_make(&to, c->macro->x, k, behind < c->macro->k ? behind : c->macro->k, code_max) &&
+           mostly_exact(&c->cached->rows, index + scales, (index + scales) * to.blocks);
 }
 
-// A few scales show what rows are, before the others are made.
-static void make_rows(const struct call *c, size_t first, size_t scales) {
-    enum { SMALL_M = 4 };
-    const size_t some = scales < SMALL_M ? scales : SMALL_M;
-    c->cached->taken = make_scales(c, first, 0, some) && (some == scales || make_scales(c, first, some, scales - some));
+// Converts rows for scale groups [first, first + scales). A sample of scale groups shows whether the others are worth converting.
+static void convert_rows(const struct call *c, size_t first, size_t scales) {
+    enum { SAMPLE_SCALES = 4 };
+    const size_t sample = scales < SAMPLE_SCALES ? scales : SAMPLE_SCALES;
+    c->cached->usable =
+        convert_scales(c, first, 0, sample) && (sample == scales || convert_scales(c, first, sample, scales - sample));
 }
 
-// A scale of a panel.
-struct opened {
+// A scale group of a panel, with its scales and zero points as f32.
+struct scale_group {
     struct tile_scale scale;
     panel_row factors, zeros;
 };
 
-static void load_factors(const struct call *c, const uint8_t *stored, __m512 global, struct opened *to) {
+static void load_factors(const struct call *c, const uint8_t *stored, __m512 global, struct scale_group *to) {
     const size_t bytes = quantised_scale_bytes(c->format);
     panel_scales_to(c->format, stored, global, to->factors);
     for (size_t at = 0; at < bytes; at += QUANTISED_LINE) {
@@ -118,62 +120,62 @@ static void load_factors(const struct call *c, const uint8_t *stored, __m512 glo
     }
 }
 
-static void open_scale(const struct call *c, const uint8_t *panel, size_t first, size_t index, struct opened *to,
-                       digit_codes codes) {
+static void open_scale_group(const struct call *c, const uint8_t *panel, size_t first, size_t index, struct scale_group *to,
+                             digit_codes codes) {
     const struct tile_rows *rows = &c->cached->rows;
     const size_t scale = first + index;
     to->scale = (struct tile_scale){
         .zero_point = c->format->zero_points,
-        .depth = quantised_depth(&c->layout, scale, c->group->k),
+        .depth = quantised_depth(&c->layout, scale, c->macro->k),
         .stored = panel + quantised_codes_at(&c->layout, scale),
         .factors = to->factors,
         .zeros = to->zeros,
         .rows = rows->rows,
         .count = rows->count[index],
-        .places = rows->places + index * rows->rows,
+        .slots = rows->slots + index * rows->rows,
         .digits = rows->digits + index * rows->blocks * TILE_DIGITS * rows->rows * TILE_K,
-        .x = c->group->x,
+        .x = c->macro->x,
         .k = scale * rows->scale_k,
         .partials = c->partials,
         .sums = c->sums,
     };
-    load_factors(c, panel + quantised_scales_at(&c->layout, scale, c->group->k), panel_global(c->format, panel), to);
+    load_factors(c, panel + quantised_scales_at(&c->layout, scale, c->macro->k), panel_global(c->format, panel), to);
     tile_scale_decode(&to->scale, codes);
 }
 
-// Scales [first, first + scales), ascending. While one is multiplied the end of the one before is added, and the next one's codes
-// have been decoded, so that tiles do not wait for what has just been stored.
+// Scale groups [first, first + scales), in ascending order. While one is multiplied, the sums of the previous one are added and the
+// codes of the next one are decoded, so that tile loads do not wait for recent stores.
 static void multiply_panel(const struct call *c, const uint8_t *panel, size_t first, size_t scales) {
-    enum { OPENED = 3, DECODED = 2 };
-    struct opened opened[OPENED];
+    enum { GROUPS = 3, DECODED = 2 };
+    struct scale_group groups[GROUPS];
     digit_codes codes[DECODED];
     struct tile_pending pending;
     pending.scale = NULL;
-    open_scale(c, panel, first, 0, &opened[0], codes[0]);
+    open_scale_group(c, panel, first, 0, &groups[0], codes[0]);
     for (size_t i = 0; i < scales; i++) {
         if (i + 1 < scales) {
-            open_scale(c, panel, first, i + 1, &opened[(i + 1) % OPENED], codes[(i + 1) % DECODED]);
+            open_scale_group(c, panel, first, i + 1, &groups[(i + 1) % GROUPS], codes[(i + 1) % DECODED]);
         }
-        tile_scale_multiply(&opened[i % OPENED].scale, codes[i % DECODED], &pending);
+        tile_scale_multiply(&groups[i % GROUPS].scale, codes[i % DECODED], &pending);
     }
-    tile_scale_epilogue(&pending);
+    tile_scale_drain(&pending);
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) bool multiply(struct call *c) {
-    place(c);
+    split_scratch(c);
     const size_t block = c->cached->scales, all = c->layout.scales;
     for (size_t first = 0, scales; first < all; first += scales) {
         scales = all - first < block ? all - first : block;
-        if (!c->group->rows_cached || block < all) {
-            make_rows(c, first, scales);
+        if (!c->macro->rows_cached || block < all) {
+            convert_rows(c, first, scales);
         }
-        for (size_t p = 0; c->cached->taken && p < c->group->count; p++) {
-            panel_sums_load(c->group, p, first == 0, c->sums);
-            multiply_panel(c, c->group->panels[p], first, scales);
-            panel_sums_store(c->group, p, c->sums);
+        for (size_t p = 0; c->cached->usable && p < c->macro->count; p++) {
+            panel_sums_load(c->macro, p, first == 0, c->sums);
+            multiply_panel(c, c->macro->panels[p], first, scales);
+            panel_sums_store(c->macro, p, c->sums);
         }
-        if (!c->cached->taken) {
+        if (!c->cached->usable) {
             return false;
         }
     }
@@ -194,13 +196,13 @@ size_t amx_integer_rows(const struct expertd_quantised_format *format, size_t k)
     return (KERNEL_DIGITS_CACHED - sizeof(struct cached) - 2 * ALIGNMENT - TILE_PAST) / row_bytes;
 }
 
-bool amx_quantised_integer(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k)};
-    if (!takes(format, &c.layout, group->k)) {
+bool amx_quantised_integer(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    struct call c = {.macro = macro, .format = format, .layout = quantised_layout(format, macro->k)};
+    if (!takes(format, &c.layout, macro->k)) {
         return false;
     }
     float_mode before = float_mode_set_ieee();
-    tile_scales_begin(group->rows);
+    tile_scales_begin(macro->rows);
     bool done = multiply(&c);
     tile_scales_end();
     float_mode_restore(before);

@@ -1,7 +1,7 @@
-// Codes of quantised weights as tiles of bf16, TDPBF16PS's right operand. Private to cpu/.
+// Decodes codes of quantised weights to bf16 tiles, TDPBF16PS's right operand. Private to kernels/cpu.
 //
-// A step of K is 32 k, or 16 where scales are no multiple of 32: four tiles side by side, of 16 columns each. A tile's row is a
-// pair of k, 16 columns of it.
+// A step of K is 32 k, or 16 k if scale groups are no multiple of 32. It becomes four tiles of 16 columns each; a row of a tile is
+// one pair of k of its 16 columns.
 #ifndef EXPERTD_KERNELS_CPU_AMX_TILE_CODES_H
 #define EXPERTD_KERNELS_CPU_AMX_TILE_CODES_H
 
@@ -14,16 +14,16 @@ enum {
     CODE_STEP_K = 32,
     CODE_TILE_BYTES = CODE_STEP_K / 2 * 64,
     CODE_TILES = EXPERTD_KERNEL_PANEL / QUANTISED_COLUMNS,
-    CODE_STEP_BYTES = CODE_TILES * CODE_TILE_BYTES, // of tiles, of 16 k too
+    CODE_STEP_BYTES = CODE_TILES * CODE_TILE_BYTES, // a step's tiles; steps of 16 k take as much
 };
 
-// A step's codes.
+// One step to decode.
 struct tile_codes {
     const struct expertd_quantised_format *format;
-    const uint8_t *codes, *zeros; // zeros: the scale's points of the panel's columns; not looked at where the format has none
-    size_t lines;                 // of codes along K
-    uint8_t *tiles;               // [CODE_TILES]
-    size_t ahead;                 // bytes that lines are fetched into L2; 0: the caller fetches
+    const uint8_t *codes, *zeros; // zeros: the scale group's zero points of all columns; not read if the format has none
+    size_t lines;                 // lines of codes along K
+    uint8_t *tiles;               // [CODE_TILES]: the output
+    size_t ahead;                 // prefetch distance of codes into L2; 0: the caller prefetches
 };
 typedef void tile_codes_decoder(const struct tile_codes *codes);
 

@@ -1,10 +1,10 @@
-// One way of decoding to tiles. The including file has what quantised_pairs_body.h asks for, but PAIRS_WORKING and PAIRS_DECODER,
-// and names the result TILE_CODES.
+// The decoder of one format, as a function of type tile_codes_decoder. The including file names it by TILE_CODES and includes a
+// pairs_*_avx512.h, whose definitions are listed in quantised_pairs_body.h (PAIRS_WORKING and PAIRS_DECODER are not used).
 #include "kernels/cpu/amx/tile_codes.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
-enum { NEAR_BYTES = 1024 }; // ahead that codes come from L2
+enum { NEAR_BYTES = 1024 }; // prefetch distance from L2 into L1
 
 void TILE_CODES(const struct tile_codes *c) {
     enum { LINES_BYTES = CODE_TILES * QUANTISED_LINE, LINE_PAIRS = PAIRS_LINE_K / 2 };

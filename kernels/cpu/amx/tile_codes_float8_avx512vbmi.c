@@ -1,4 +1,4 @@
-// Tiles of floats of 8 bits.
+// Decodes 8-bit floats to tiles.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_float8_avx512.h"
 

@@ -1,4 +1,4 @@
-// Tiles of INT8.
+// Decodes INT8 without zero points to tiles.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_int8_avx512.h"
 

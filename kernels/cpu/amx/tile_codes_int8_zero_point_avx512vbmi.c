@@ -1,4 +1,4 @@
-// Tiles of INT8 with zero points.
+// Decodes INT8 with zero points to tiles.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_int8_zero_point_avx512.h"
 

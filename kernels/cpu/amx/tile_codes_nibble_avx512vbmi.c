@@ -1,4 +1,4 @@
-// Tiles of 4 bits without zero points.
+// Decodes 4-bit codes without zero points to tiles.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_nibble_avx512.h"
 

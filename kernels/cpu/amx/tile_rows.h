@@ -1,13 +1,14 @@
-// Rows of bf16 as whole numbers in digits, for TDPBSSD against INT4's codes: scales of up to 128 k in blocks of 64. What a sum in
-// whole numbers must fulfil to have the bits of the contract's fmas: quantised_integer.h. Private to cpu/quantised_*.
+// Converts bf16 rows to integer digits, for TDPBSSD by INT4 codes: scale groups of up to 128 k, in one or two blocks of 64 k.
+// Private to kernels/cpu. avx2/quantised/quantised_integer.h explains when exact integer sums have the bits of the contract's fmas.
 //
-// A block of a row has a unit of its own, the least last bit of its elements, of which they are X = d0 + 256 d1 + 65536 d2, digits
-// of -128 to 127. Let M be the sum of the magnitudes of its elements times the codes' greatest, and U the least unit up to there.
+// Each block of a row has a unit, the lowest last bit of its elements. An element is X units, and X = d0 + 256 d1 + 65536 d2 with
+// digits of -128 to 127. Let M be the sum of the elements' magnitudes times the greatest magnitude of a code, and U the lowest unit
+// of the block and of those before it.
 //
-// The first block is whole where M < 2^24 of its unit: no sum on the way is rounded, whatever the codes are. The second is whole
-// where moreover the partial sums before and behind it are below 2^24 U - M / 2: a sum on the way is a multiple of U, and at most
-// half of both and M together. Columns are held against that limit behind the sums. Rows whose limit is less than what columns are
-// likely to come to have only their first block made whole.
+// The first block is exact if M < 2^24 units: then no intermediate sum is rounded, with any codes. The second block is
+// exact if M < 2^24 of its own units and the partial sums before and after it are below 2^24 U - M / 2 in magnitude: every
+// intermediate sum is a multiple of U, and at most half of |sum before| + |sum after| + M. Columns are compared with this limit
+// after they have been summed. If the limit is below what columns are likely to reach, the second block counts as not exact.
 #ifndef EXPERTD_KERNELS_CPU_AMX_TILE_ROWS_H
 #define EXPERTD_KERNELS_CPU_AMX_TILE_ROWS_H
 
@@ -16,39 +17,40 @@
 #include <stdint.h>
 
 enum {
-    TILE_K = 64,     // of a block
-    TILE_BLOCKS = 2, // of a scale at most
+    TILE_K = 64,     // k of a block
+    TILE_BLOCKS = 2, // most blocks of a scale group
     TILE_SCALE_K = TILE_BLOCKS * TILE_K,
     TILE_DIGITS = 3,
-    TILE_PLACES = 5, // that are multiplied at once: each digit is a row of a tile, which has 16
+    TILE_UNIT_ROWS = 5, // rows multiplied at once: a tile has 16 rows, and each digit of a row takes one
 };
 
-// Of a row's scale.
-struct tile_place {
-    uint32_t row;
-    float unit[TILE_BLOCKS]; // what 1 of a block's X times codes is worth
-    float limit;             // partial sums of such a magnitude may have been rounded
+// One row in one scale group.
+struct tile_slot {
+    uint32_t row;            // index of the row in the call
+    float unit[TILE_BLOCKS]; // value of 1 in a block's integer sum
+    float limit;             // partial sums of at least this magnitude may not be exact
 };
 
-// Places of a scale: first the rows all of whose blocks are whole, then those whose first one is, then the others.
+// Converted rows. In each scale group rows are sorted into slots: first the rows with all blocks exact, then those with an exact
+// first block, then the others.
 struct tile_rows {
-    size_t rows, scale_k, blocks;  // blocks: of a scale
-    uint8_t (*count)[TILE_BLOCKS]; // [scales]: places whose first block is whole, and their second one
-    struct tile_place *places;     // [scales][rows]
-    int8_t *digits;                // [scales][blocks][rows][TILE_DIGITS][TILE_K], by place: k 0 4 1 5, 2 6 3 7 of each 8
+    size_t rows, scale_k, blocks;  // blocks: of a scale group
+    uint8_t (*count)[TILE_BLOCKS]; // [scales]: number of rows whose first block is exact, and whose second one is too
+    struct tile_slot *slots;       // [scales][rows]
+    int8_t *digits;                // [scales][blocks][slot][TILE_DIGITS][TILE_K]; order of each 8 k: 0 4 1 5, 2 6 3 7
 };
 
-// Bytes of so many scales but for the digits, and of those.
+// Bytes for `scales` scale groups: of counts and slots, and of digits.
 static inline size_t tile_rows_bytes(const struct tile_rows *rows, size_t scales) {
-    return scales * (TILE_BLOCKS + rows->rows * sizeof(struct tile_place));
+    return scales * (TILE_BLOCKS + rows->rows * sizeof(struct tile_slot));
 }
 static inline size_t tile_digits_bytes(const struct tile_rows *rows, size_t scales) {
     return scales * rows->blocks * TILE_DIGITS * rows->rows * TILE_K;
 }
 
-// What the scales from k on become, up to `end`, for codes of a magnitude of at most code_max. x: [rows]. False where an element
-// that is neither 0 nor of a magnitude in [2^-100, 2^100) might meet the flush of bf16 sums, or leave the range of f32: such rows
-// are for kernels that flush. Any floating-point mode.
+// Converts rows x [rows] for the scale groups of k in [k, end). code_max: the greatest magnitude of a code minus its zero point.
+// False if an element is neither 0 nor of a magnitude in [2^-100, 2^100): its products might be flushed or overflow, so the row
+// needs a kernel that flushes. Any floating-point mode.
 bool tile_rows_make(const struct tile_rows *to, const void *const *x, size_t k, size_t end, float code_max);
 
 #endif

@@ -1,7 +1,7 @@
-// Rows that are whole by TDPBSSD: a product of tiles does a digit of 16 rows by 16 columns over 64 k, which takes as long as half
-// of one by VPDPBUSD. And those that are not, by fmas.
+// The rows of one scale group: exact blocks are multiplied with TDPBSSD (one product of tiles is 16 digits by 16 columns over 64
+// k), other blocks by fmas. docs/notes/quantised-cpu.md has the costs of both.
 //
-// What tiles sum to goes through memory, and is added there while the next ones are multiplied.
+// Tiles of sums are stored to memory, and added from there while the next ones are multiplied.
 #if defined(__x86_64__)
 #include "kernels/cpu/amx/tile_scale_group.h"
 
@@ -11,21 +11,21 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/amx/amx_config.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
     LINE_K = 8,
-    LINES = TILE_K / LINE_K, // of a block
-    HALF = TILE_VECS / 2,    // of the columns that codes are widened of at a time
-    WIDE_ROWS = 32,          // that are widened at once
-    FMA_ROWS = 8,            // at a time
-    SMALL_M_ROWS = 4,        // codes are widened in registers for
-    RIGHT = 5,               // tiles: 0 to 3 are sums of each vector of columns, 4 digits, 5 to 7 codes
+    LINES = TILE_K / LINE_K,   // lines of a block
+    HALF_VECS = TILE_VECS / 2, // vectors of columns for which codes are widened at a time
+    WIDE_ROWS = 32,            // rows widened at a time
+    FMA_ROWS = 8,              // rows multiplied at a time
+    SMALL_M_ROWS = 4,          // up to this m codes are widened in registers
+    M_TILES = 5,               // tiles with rows of m: 0 to 3 sums of each vector of columns, 4 digits. 5 to 7 hold codes
 };
 
 void tile_scales_begin(size_t rows) {
-    amx_configure(RIGHT, TILE_DIGITS * (rows < TILE_PLACES ? rows : TILE_PLACES), AMX_STEP_WORDS);
+    amx_configure(M_TILES, TILE_DIGITS * (rows < TILE_UNIT_ROWS ? rows : TILE_UNIT_ROWS), AMX_STEP_WORDS);
 }
 
 void tile_scales_end(void) {
@@ -62,8 +62,8 @@ PANEL_INLINE void close_sum(const struct tile_scale *s, size_t row, size_t colum
     _mm512_store_ps(sum, _mm512_fmadd_ps(partial, _mm512_load_ps(s->factors + column), _mm512_load_ps(sum)));
 }
 
-// Codes as f32, and rows.
-typedef float wide_codes[TILE_K][HALF * TILE_COLUMNS] __attribute__((aligned(64)));
+// Codes and rows widened to f32.
+typedef float wide_codes[TILE_K][HALF_VECS * TILE_COLUMNS] __attribute__((aligned(64)));
 typedef float wide_rows[WIDE_ROWS][TILE_K] __attribute__((aligned(64)));
 
 // k of a block.
@@ -72,7 +72,8 @@ PANEL_INLINE size_t block_depth(const struct tile_scale *s, size_t block) {
     return left < TILE_K ? left : TILE_K;
 }
 
-// 16 columns' codes of a line. A shift by whole bytes is a load from the next byte; scales follow the last line.
+// A line of codes of 16 columns. Shifts by 8, 16 and 24 bits are loads from the next bytes; scales follow the last line, so that
+// these loads stay inside the panel.
 struct line {
     __m512i from[4];
 };
@@ -82,7 +83,7 @@ PANEL_INLINE struct line line_load(const uint8_t *stored) {
                           _mm512_loadu_si512(stored + 3)}};
 }
 
-// k = 2i is nibble i of the lower half of a column's word, 2i + 1 that of the upper one.
+// The values of k: k = 2i is nibble i of the lower half of a column's word, k = 2i + 1 nibble i of the upper half.
 PANEL_INLINE __m512 line_value(const struct line *line, size_t k, bool zero_point, __m512 values, __m512 zero) {
     const __m512i words = line->from[k % 2 * 2 + k / 4], index = k / 2 % 2 ? _mm512_srli_epi32(words, 4) : words;
     const __m512 value = _mm512_permutexvar_ps(index, values);
@@ -99,7 +100,7 @@ PANEL_INLINE void widen(const struct tile_scale *s, size_t block, size_t first, 
     const __m512 values = code_values(zero_point);
     const uint8_t *stored = s->stored + (block * LINES * TILE_VECS + first) * QUANTISED_LINE;
     for (size_t i = 0; i < block_depth(s, block); i += LINE_K, stored += TILE_VECS * QUANTISED_LINE) {
-        PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < HALF_VECS; v++) {
             const __m512 zero = zero_point ? _mm512_load_ps(s->zeros + (first + v) * TILE_COLUMNS) : _mm512_setzero_ps();
             const struct line line = line_load(stored + v * QUANTISED_LINE);
             PANEL_UNROLL for (size_t k = 0; k < LINE_K; k++) {
@@ -117,35 +118,36 @@ static void widen_codes(const struct tile_scale *s, size_t block, size_t first, 
     }
 }
 
-// Of rows from a place on; +0 up to a whole line.
-static void widen_rows(const struct tile_scale *s, size_t block, size_t place, size_t rows, wide_rows wide) {
+// Widens a block of `rows` rows from `slot` on, padded with +0 to a complete line.
+static void widen_rows(const struct tile_scale *s, size_t block, size_t slot, size_t rows, wide_rows wide) {
     const size_t depth = block_depth(s, block);
     for (size_t r = 0; r < rows; r++) {
-        const uint16_t *x = (const uint16_t *)s->x[s->places[place + r].row] + s->k + block * TILE_K;
+        const uint16_t *x = (const uint16_t *)s->x[s->slots[slot + r].row] + s->k + block * TILE_K;
         for (size_t i = 0; i < depth; i += TILE_COLUMNS) {
-            const __mmask16 there = (__mmask16)(depth - i < TILE_COLUMNS ? (1u << (depth - i)) - 1 : UINT16_MAX);
-            const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, x + i));
+            const __mmask16 valid = (__mmask16)(depth - i < TILE_COLUMNS ? (1u << (depth - i)) - 1 : UINT16_MAX);
+            const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, x + i));
             _mm512_store_si512(&wide[r][i], _mm512_slli_epi32(words, 16));
         }
     }
 }
 
-// a * b + c in the form that overwrites c: gcc 12 takes one that overwrites a factor for many, and moves sums to and fro.
+// a * b + c with VFMADD231PS, which overwrites c. gcc 12 often takes a form that overwrites a factor, and then copies sums between
+// registers.
 PANEL_INLINE __m512 fma_onto(__m512 a, __m512 b, __m512 c) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     return c;
 }
 
-// Rows from a place on, along `vecs` vectors of columns from `column` on.
+// The position of a tile of fmas: block of K, first column, first slot.
 struct fma_at {
-    size_t block, column, place;
+    size_t block, column, slot;
 };
 typedef __m512 fma_sums[FMA_ROWS][TILE_VECS];
 
 PANEL_INLINE void fma_begin(size_t rows, size_t vecs, const struct tile_scale *s, const struct fma_at *at, fma_sums sums) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
-            const float *before = s->partials[at->place + r] + at->column + v * TILE_COLUMNS;
+            const float *before = s->partials[at->slot + r] + at->column + v * TILE_COLUMNS;
             sums[r][v] = at->block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(before);
         }
     }
@@ -157,9 +159,9 @@ PANEL_INLINE void fma_end(size_t rows, size_t vecs, const struct tile_scale *s, 
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
             const size_t column = at->column + v * TILE_COLUMNS;
             if (closes) {
-                close_sum(s, s->places[at->place + r].row, column, sums[r][v]);
+                close_sum(s, s->slots[at->slot + r].row, column, sums[r][v]);
             } else {
-                _mm512_store_ps(s->partials[at->place + r] + column, sums[r][v]);
+                _mm512_store_ps(s->partials[at->slot + r] + column, sums[r][v]);
             }
         }
     }
@@ -174,22 +176,22 @@ PANEL_INLINE void fma_step(size_t rows, size_t vecs, const wide_rows x, size_t k
     }
 }
 
-// A line of codes along two vectors of columns, pairs of k, the odd one first.
+// A line of codes of two vectors of columns: pairs of k, the odd one first.
 PANEL_INLINE void fma_line(size_t rows, bool zero_point, const uint8_t *stored, const wide_rows x, size_t k, __m512 values,
                            const __m512 *zero, size_t first, fma_sums sums) {
-    const struct line line[HALF] = {line_load(stored), line_load(stored + QUANTISED_LINE)};
+    const struct line line[HALF_VECS] = {line_load(stored), line_load(stored + QUANTISED_LINE)};
     PANEL_UNROLL for (size_t i = 0; i < LINE_K; i++) {
         const size_t odd = i ^ 1;
-        __m512 code[HALF];
-        PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+        __m512 code[HALF_VECS];
+        PANEL_UNROLL for (size_t v = 0; v < HALF_VECS; v++) {
             code[v] = line_value(&line[v], odd, zero_point, values, zero[v]);
         }
-        fma_step(rows, HALF, x, k + odd, code, first, sums);
+        fma_step(rows, HALF_VECS, x, k + odd, code, first, sums);
     }
-    __asm__ __volatile__("" ::: "memory"); // else elements are held in registers over the lines, which sums need
+    __asm__ __volatile__("" ::: "memory"); // else gcc keeps elements of x in registers, and spills sums
 }
 
-// Few rows: codes are widened in registers.
+// Up to SMALL_M_ROWS rows: codes are widened in registers.
 PANEL_INLINE void fma_small_m(size_t rows, bool zero_point, const struct tile_scale *s, const struct fma_at *at,
                               const wide_rows x) {
     const __m512 values = code_values(zero_point);
@@ -201,32 +203,32 @@ PANEL_INLINE void fma_small_m(size_t rows, bool zero_point, const struct tile_sc
     }
     fma_begin(rows, TILE_VECS, s, at, sums);
     for (size_t k = 0; k < block_depth(s, at->block); k += LINE_K) {
-        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v += HALF, stored += HALF * QUANTISED_LINE) {
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v += HALF_VECS, stored += HALF_VECS * QUANTISED_LINE) {
             fma_line(rows, zero_point, stored, x, k, values, zero + v, v, sums);
         }
     }
     fma_end(rows, TILE_VECS, s, at, sums);
 }
 
-// More: they have been widened into L1, of half of the columns.
+// More rows: half of the columns' codes have been widened into L1.
 PANEL_INLINE void fma_large_m(size_t rows, const struct tile_scale *s, const struct fma_at *at, const wide_rows x,
                               wide_codes codes) {
     fma_sums sums;
-    fma_begin(rows, HALF, s, at, sums);
+    fma_begin(rows, HALF_VECS, s, at, sums);
     for (size_t pair = 0; pair < block_depth(s, at->block); pair += 2) {
         PANEL_UNROLL for (size_t i = 0; i < 2; i++) {
             const size_t k = pair + 1 - i;
-            __m512 code[HALF];
-            PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+            __m512 code[HALF_VECS];
+            PANEL_UNROLL for (size_t v = 0; v < HALF_VECS; v++) {
                 code[v] = _mm512_load_ps(&codes[k][v * TILE_COLUMNS]);
             }
-            fma_step(rows, HALF, x, k, code, 0, sums);
+            fma_step(rows, HALF_VECS, x, k, code, 0, sums);
         }
     }
-    fma_end(rows, HALF, s, at, sums);
+    fma_end(rows, HALF_VECS, s, at, sums);
 }
 
-// By the copy for its number of rows.
+// A copy of each function for each number of rows.
 #define FMA_SMALL_M(rows)                                                                                                          \
     static void fma_small_m_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {                       \
         if (s->zero_point) {                                                                                                       \
@@ -255,105 +257,107 @@ FMA_LARGE_M(8)
 typedef void fma_small_m_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x);
 typedef void fma_large_m_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes);
 
-// Up to WIDE_ROWS rows.
-static void fma_some(const struct tile_scale *s, size_t block, size_t place, size_t count, const wide_rows x) {
+// Up to WIDE_ROWS rows by one block.
+static void fma_some(const struct tile_scale *s, size_t block, size_t slot, size_t count, const wide_rows x) {
     static fma_small_m_kernel *const SMALL_M[] = {fma_small_m_1, fma_small_m_2, fma_small_m_3, fma_small_m_4};
     static fma_large_m_kernel *const LARGE_M[] = {fma_large_m_1, fma_large_m_2, fma_large_m_3, fma_large_m_4,
                                                   fma_large_m_5, fma_large_m_6, fma_large_m_7, fma_large_m_8};
     wide_codes codes;
     if (count <= SMALL_M_ROWS) {
-        const struct fma_at at = {block, 0, place};
+        const struct fma_at at = {block, 0, slot};
         SMALL_M[count - 1](s, &at, x);
         return;
     }
-    for (size_t first = 0; first < TILE_VECS; first += HALF) {
+    for (size_t first = 0; first < TILE_VECS; first += HALF_VECS) {
         size_t parts = div_up(count, FMA_ROWS);
         widen_codes(s, block, first, codes);
         for (size_t done = 0, rows; done < count; done += rows, parts--) {
             rows = div_up(count - done, parts);
-            const struct fma_at at = {block, first * TILE_COLUMNS, place + done};
+            const struct fma_at at = {block, first * TILE_COLUMNS, slot + done};
             LARGE_M[rows - 1](s, &at, x + done, codes);
         }
     }
 }
 
-// Places from one to before another.
-static __attribute__((noinline)) void fma_places(const struct tile_scale *s, size_t block, size_t place, size_t end) {
+// The rows of slots [slot, end) by one block.
+static __attribute__((noinline)) void fma_slots(const struct tile_scale *s, size_t block, size_t slot, size_t end) {
     wide_rows x;
-    for (size_t rows; place < end; place += rows) {
-        rows = end - place < WIDE_ROWS ? end - place : WIDE_ROWS;
-        widen_rows(s, block, place, rows, x);
-        fma_some(s, block, place, rows, (const float(*)[TILE_K])x);
+    for (size_t rows; slot < end; slot += rows) {
+        rows = end - slot < WIDE_ROWS ? end - slot : WIDE_ROWS;
+        widen_rows(s, block, slot, rows, x);
+        fma_some(s, block, slot, rows, (const float(*)[TILE_K])x);
     }
 }
 
 PANEL_INLINE __m512 tile_value(int32_t (*sums)[TILE_SUMS][TILE_COLUMNS], size_t v, size_t row) {
     const int32_t(*digits)[TILE_COLUMNS] = (const int32_t(*)[TILE_COLUMNS])sums[v][row * TILE_DIGITS];
-    __m512i whole = _mm512_slli_epi32(_mm512_load_si512(digits[2]), 8);
-    whole = _mm512_slli_epi32(_mm512_add_epi32(whole, _mm512_load_si512(digits[1])), 8);
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(whole, _mm512_load_si512(digits[0])));
+    __m512i sum = _mm512_slli_epi32(_mm512_load_si512(digits[2]), 8);
+    sum = _mm512_slli_epi32(_mm512_add_epi32(sum, _mm512_load_si512(digits[1])), 8);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_load_si512(digits[0])));
 }
 
-// A first block's sums: the partial sums, which are closed where there is no other block.
-PANEL_INLINE void add_first(const struct tile_scale *s, const struct tile_unit *u, bool closes,
-                            int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
-    const struct tile_place *places = s->places + u->place;
+// A first block's sums are the partial sums. `closes`: the scale group has no second block, so they are closed.
+PANEL_INLINE void finish_first_block(const struct tile_scale *s, const struct tile_unit *u, bool closes,
+                                     int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
+    const struct tile_slot *slots = s->slots + u->slot;
     for (size_t r = 0; r < u->rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
-            const __m512 partial = _mm512_mul_ps(tile_value(sums, v, r), _mm512_set1_ps(places[r].unit[0]));
+            const __m512 partial = _mm512_mul_ps(tile_value(sums, v, r), _mm512_set1_ps(slots[r].unit[0]));
             if (closes) {
-                close_sum(s, places[r].row, v * TILE_COLUMNS, partial);
+                close_sum(s, slots[r].row, v * TILE_COLUMNS, partial);
             } else {
-                _mm512_store_ps(s->partials[u->place + r] + v * TILE_COLUMNS, partial);
+                _mm512_store_ps(s->partials[u->slot + r] + v * TILE_COLUMNS, partial);
             }
         }
     }
 }
 
-// The greater magnitude.
+// The one of a and b that has the greater magnitude; its sign is dropped.
 PANEL_INLINE __m512 greater(__m512 a, __m512 b) {
     return _mm512_range_ps(a, b, 0xb);
 }
 
-// A second block's: closed but where a partial sum has reached the limit, which goes by fmas from the first block's on.
-PANEL_INLINE void add_second(const struct tile_scale *s, const struct tile_unit *u, int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
-    const struct tile_place *places = s->places + u->place;
+// Adds a second block's sums and closes the partial sums. Rows with a partial sum that reaches the limit are computed by fmas
+// instead, from the first block's partial sums on.
+PANEL_INLINE void finish_second_block(const struct tile_scale *s, const struct tile_unit *u,
+                                      int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
+    const struct tile_slot *slots = s->slots + u->slot;
     for (size_t r = 0; r < u->rows; r++) {
         __m512 after[TILE_VECS], most[TILE_VECS];
         PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
-            const __m512 before = _mm512_load_ps(s->partials[u->place + r] + v * TILE_COLUMNS);
-            after[v] = _mm512_fmadd_ps(tile_value(sums, v, r), _mm512_set1_ps(places[r].unit[1]), before);
+            const __m512 before = _mm512_load_ps(s->partials[u->slot + r] + v * TILE_COLUMNS);
+            after[v] = _mm512_fmadd_ps(tile_value(sums, v, r), _mm512_set1_ps(slots[r].unit[1]), before);
             most[v] = greater(before, after[v]);
         }
         const __m512 greatest = _mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3]));
-        if (_mm512_cmp_ps_mask(greatest, _mm512_set1_ps(places[r].limit), _CMP_NLT_UQ)) {
-            fma_places(s, 1, u->place + r, u->place + r + 1);
+        if (_mm512_cmp_ps_mask(greatest, _mm512_set1_ps(slots[r].limit), _CMP_NLT_UQ)) {
+            fma_slots(s, 1, u->slot + r, u->slot + r + 1);
             continue;
         }
         PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
-            close_sum(s, places[r].row, v * TILE_COLUMNS, after[v]);
+            close_sum(s, slots[r].row, v * TILE_COLUMNS, after[v]);
         }
     }
 }
 
-static void add_pending(struct tile_pending *pending) {
+static void finish_pending(struct tile_pending *pending) {
     const struct tile_scale *s = pending->scale;
     if (!s) {
         return;
     }
     if (pending->unit.block > 0) {
-        add_second(s, &pending->unit, pending->sums);
+        finish_second_block(s, &pending->unit, pending->sums);
     } else if (s->depth > TILE_K) {
-        add_first(s, &pending->unit, false, pending->sums);
+        finish_first_block(s, &pending->unit, false, pending->sums);
     } else {
-        add_first(s, &pending->unit, true, pending->sums);
+        finish_first_block(s, &pending->unit, true, pending->sums);
     }
     pending->scale = NULL;
 }
 
 PANEL_INLINE void multiply_unit(const struct tile_scale *s, const struct tile_unit *u, digit_codes codes) {
-    const int8_t *x = s->digits + (u->block * s->rows + u->place) * TILE_DIGITS * TILE_K;
-    TILES_SEE_MEMORY;
+    const int8_t *x = s->digits + (u->block * s->rows + u->slot) * TILE_DIGITS * TILE_K;
+    TILES_MEMORY_BARRIER;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -367,20 +371,20 @@ PANEL_INLINE void multiply_unit(const struct tile_scale *s, const struct tile_un
     _tile_dpbssd(2, 4, 7);
     _tile_loadd(5, codes[u->block][3], AMX_STEP_BYTES);
     _tile_dpbssd(3, 4, 5);
-    TILES_SEE_MEMORY;
+    TILES_MEMORY_BARRIER;
 }
 
 PANEL_INLINE void store_unit(int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
-    TILES_SEE_MEMORY;
+    TILES_MEMORY_BARRIER;
     _tile_stored(0, sums[0], AMX_STEP_BYTES);
     _tile_stored(1, sums[1], AMX_STEP_BYTES);
     _tile_stored(2, sums[2], AMX_STEP_BYTES);
     _tile_stored(3, sums[3], AMX_STEP_BYTES);
-    TILES_SEE_MEMORY;
+    TILES_MEMORY_BARRIER;
 }
 
-// Are codes less these zero points of a magnitude that was reckoned with?
-PANEL_INLINE bool zeros_are_taken(const struct tile_scale *s) {
+// Whether codes minus these zero points are at most TILE_CODE_MAX_ZERO_POINT in magnitude, as tile_rows_make assumed.
+PANEL_INLINE bool zeros_in_range(const struct tile_scale *s) {
     const __m512 most = _mm512_set1_ps(TILE_CODE_MAX_ZERO_POINT), least = _mm512_set1_ps(15 - TILE_CODE_MAX_ZERO_POINT);
     __mmask16 out = 0;
     PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
@@ -390,15 +394,16 @@ PANEL_INLINE bool zeros_are_taken(const struct tile_scale *s) {
     return out == 0;
 }
 
-// Places by places, so that partial sums are still near; a unit is added while the next one is multiplied.
-static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_BLOCKS], digit_codes codes,
+// Multiplies the exact blocks: both blocks of a unit's rows one after the other, so that partial sums are still in L1. A unit's
+// sums are added while the next unit is multiplied. exact[b]: the number of slots whose block b is exact.
+static void multiply_units(const struct tile_scale *s, const size_t exact[TILE_BLOCKS], digit_codes codes,
                            struct tile_pending *pending) {
-    for (size_t place = 0; place < whole[0]; place += TILE_PLACES) {
-        for (size_t b = 0; b < TILE_BLOCKS && place < whole[b]; b++) {
-            const size_t left = whole[b] - place;
-            const struct tile_unit u = {place, left < TILE_PLACES ? left : TILE_PLACES, b};
+    for (size_t slot = 0; slot < exact[0]; slot += TILE_UNIT_ROWS) {
+        for (size_t b = 0; b < TILE_BLOCKS && slot < exact[b]; b++) {
+            const size_t left = exact[b] - slot;
+            const struct tile_unit u = {slot, left < TILE_UNIT_ROWS ? left : TILE_UNIT_ROWS, b};
             multiply_unit(s, &u, codes);
-            add_pending(pending);
+            finish_pending(pending);
             store_unit(pending->sums);
             pending->scale = s;
             pending->unit = u;
@@ -407,21 +412,21 @@ static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_B
 }
 
 void tile_scale_multiply(const struct tile_scale *s, digit_codes codes, struct tile_pending *pending) {
-    const bool taken = !s->zero_point || zeros_are_taken(s);
-    const size_t whole[TILE_BLOCKS] = {taken ? s->count[0] : 0, taken ? s->count[1] : 0};
-    multiply_units(s, whole, codes, pending);
+    const bool use_tiles = !s->zero_point || zeros_in_range(s);
+    const size_t exact[TILE_BLOCKS] = {use_tiles ? s->count[0] : 0, use_tiles ? s->count[1] : 0};
+    multiply_units(s, exact, codes, pending);
     if (pending->scale != s) {
-        add_pending(pending); // of the scale before: sums are closed in ascending order
+        finish_pending(pending); // of the previous scale group: sums are closed in ascending order
     }
     for (size_t b = 0; b < TILE_BLOCKS && b * TILE_K < s->depth; b++) {
-        if (b > 0 && whole[b] < s->rows) {
-            add_pending(pending); // whose partial sums may be theirs
+        if (b > 0 && exact[b] < s->rows) {
+            finish_pending(pending); // its partial sums may belong to rows whose second block is computed by fmas
         }
-        fma_places(s, b, whole[b], s->rows);
+        fma_slots(s, b, exact[b], s->rows);
     }
 }
 
-void tile_scale_epilogue(struct tile_pending *pending) {
-    add_pending(pending);
+void tile_scale_drain(struct tile_pending *pending) {
+    finish_pending(pending);
 }
 #endif

@@ -1,15 +1,15 @@
-// Steps of loops whose sums take most of the 16 registers. Private to kernels/cpu.
+// Inner-loop steps for AVX2 loops whose accumulators take 12 of the 16 vector registers. Private to kernels/cpu.
 //
-// fma_over(a, b, c) is a * b + c in the form that overwrites c. gcc 12 takes one that overwrites a factor for half of a loop's
-// fmas, and moves sums to and fro: an instruction more for every eight fmas, and worse where all 16 registers are taken.
+// For gcc the steps are inline assembler:
+//   fma_over(a, b, c)   a * b + c in the FMA form that overwrites c. For half of a loop's FMAs gcc 12 picks a form that overwrites
+//                       a factor: one register move more for every eight FMAs, and spills where all 16 registers are in use.
+//   ..._in_order        the vec_ operation of the same name, kept at its place in the instruction stream. gcc 12 would hoist loads
+//                       and spill accumulators to make space for them.
+//   products_in_order   a += *x * u and b += *x * v, each as a multiplication and an addition. The bits are those of FMAs where the
+//                       products are exact. Zen 3 starts no FMA in a cycle that stores a vector, but it does start multiplications.
 //
-// fma_in_order, load_in_order and broadcast_, odd_ and even_in_order, the vec_ operations of those names, moreover stay in the
-// order in which they are written. gcc 12 begins loads early, and spills sums for them.
-//
-// products_in_order adds *x times u to a and times v to b, by a multiplication and an addition each: the same as fmas where the
-// products are exact. Zen 3 stores no vector in a cycle in which it starts an fma, but beside multiplications it does.
-//
-// clang 14 does all that by itself. The including file has defined vec_broadcast, vec_odd and vec_even where it uses those here.
+// clang 14 needs no help, so there the names are plain intrinsics and vec_ operations. The including file first defines those of
+// vec_broadcast, vec_odd, vec_even and vec_prefetch whose _in_order step it uses.
 #ifndef EXPERTD_KERNELS_CPU_AVX2_FMA_AVX2_H
 #define EXPERTD_KERNELS_CPU_AVX2_FMA_AVX2_H
 
@@ -42,7 +42,7 @@ static inline __attribute__((always_inline)) __m256 fma_in_order(__m256 a, __m25
     return c;
 }
 
-// c + the sums of the pairs' products of int16.
+// c + the sum of the two int16 products of each 32-bit lane.
 static inline __attribute__((always_inline)) __m256i add_pairs_in_order(__m256i a, __m256i b, __m256i c) {
     __m256i product;
     __asm__ __volatile__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(c), "=&x"(product) : "x"(a), "x"(b));

@@ -1,3 +1,4 @@
+// pack_body.h's packing by AVX2.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx2/transpose_avx2.h"
 

@@ -1,4 +1,5 @@
-// 6 x 16 columns at a time: 12 accumulators, 2 of weights and 1 broadcast of 16 registers.
+// AVX2's kernels of f32 and bf16 on panels, small m of int8, and [n,k] weights that are not packed. Tiles are 6 rows x 16 columns:
+// of 16 registers, 12 accumulators, 2 for weights and 1 for the broadcast element.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -55,7 +56,7 @@ static inline void vec_interleave(vec a, vec b, float *to) {
     vec_store(to + LANES, _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// Always inlined: gcc 12 considers a function that only prefetches to have no effect, and drops calls of it.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
@@ -65,14 +66,14 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 
 #include "kernels/cpu/avx2/unpacked_k_major_avx2.h"
 
-// Of 16 registers 12 are sums, so that there are 5 instructions for 3 fmas at best and loops count: as few branches as can be, none
-// of which depends on the rows. A block of 256 words and the next one stay in half of Zen 3's L2.
+// macrokernel_words_body.h's parameters. With 12 of 16 registers as sums, 3 FMAs take at least 5 instructions, so the loops have as
+// few branches as possible and none that depends on the rows. A block of 256 words and the next one fit into half of Zen 3's L2.
 #define WORDS_TUNED
 enum {
     WORDS_BLOCK = 256,
     WORDS_SMALL_M_BLOCK = 64,
     WORDS_SMALL_M_ROWS = 8,
-    WORDS_INTO_L2 = 0, // measured on Zen 3 alone
+    WORDS_INTO_L2 = 0, // measured on Zen 3 only
     WORDS_NEAR = 0,
     WORDS_WAITING_ROWS = 0,
     WORDS_RUN = 8,

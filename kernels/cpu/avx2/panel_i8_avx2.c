@@ -1,13 +1,13 @@
-// Many rows of int8 by VPMADDWD (few: panel_small_m_avx2.h): of each 32-bit word of four int8, the 1st and 3rd are widened into one
-// vector of int16, the 2nd and 4th into another, so that every product of pairs lands in its column's lane. 6 x 16 columns at a
-// time, 12 accumulators of 16 registers.
+// int8 at large m, by VPMADDWD (small m: panel_small_m_avx2.h). Of each 32-bit word of four int8, elements 0 and 2 are widened to
+// one vector of int16, elements 1 and 3 to another, so that every sum of two products lands in its column's lane. Tiles are 6 rows
+// x 16 columns: 12 accumulators of 16 registers.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/quad_widen.h"
 
 typedef __m256i vec;
@@ -36,6 +36,6 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) avx2_large_m_##name
 #include "kernels/cpu/common/quad_pass.h"
-// After it:
+// Needs quad_pass.h before it:
 #include "kernels/cpu/common/macrokernel_i8_body.h"
 #endif

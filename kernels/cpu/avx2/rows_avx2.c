@@ -1,3 +1,4 @@
+// The operations on one row (row_body.h) and the products of [k,n] weights that are not packed (unpacked_n_major_body.h) by AVX2.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -75,7 +76,7 @@ static inline vec vec_load_f16(const void *p, size_t n) {
     return _mm256_cvtph_ps(load_16(p, n));
 }
 
-// VCVTPS2PH keeps a NaN's payload, expertd_f16_from_f32 does not.
+// VCVTPS2PH would keep a NaN's payload; expertd_f16_from_f32, the definition, does not.
 static inline void vec_store_f16(void *p, vec x, size_t n) {
     __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
     __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f));
@@ -83,7 +84,7 @@ static inline void vec_store_f16(void *p, vec x, size_t n) {
     store_16(p, _mm256_cvtps_ph(_mm256_blendv_ps(x, quiet, nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
 }
 
-// As f16 of another bias: 2^8 too small.
+// The code's bits as f16, whose exponent bias differs: 2^-8 times the value.
 static inline vec vec_load_e4m3(const void *p, size_t n) {
     __m128i code = _mm_cvtepu8_epi16(load_8(p, n));
     __m128i sign = _mm_slli_epi16(_mm_and_si128(code, _mm_set1_epi16(0x80)), 8);
@@ -134,14 +135,15 @@ static inline vec power_of(__m256i exponent) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23));
 }
 
-// In two factors: neither overflows, and only the last product rounds into the subnormals.
+// p * 2^n for the n that math_exp's `shifted` holds. In two factors: neither overflows, and only the last product rounds into the
+// subnormals.
 static inline vec vec_times_power(vec p, vec shifted) {
     __m256i exponent = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(_mm256_set1_ps(MATH_ROUND)));
     __m256i half = _mm256_srai_epi32(exponent, 1);
     return _mm256_mul_ps(_mm256_mul_ps(p, power_of(half)), power_of(_mm256_sub_epi32(exponent, half)));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// Always inlined: gcc 12 considers a function that only prefetches to have no effect, and drops calls of it.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }

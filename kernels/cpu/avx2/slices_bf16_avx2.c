@@ -1,10 +1,10 @@
-// bf16 against panels that are packed as slices: rows are widened as they are laid, weights in registers.
+// bf16 against panels packed as slices (micropanels of 16 columns). Rows are widened when they are packed, weights in registers.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/slice_pass.h"
 
@@ -17,10 +17,10 @@ static inline __m256 vec_odd(const uint16_t *pairs) {
 }
 
 enum {
-    SLICES_TOGETHER = 2,
-    SLICE_ROW_WORDS = 8, // a line holds their odd k, then the even ones
+    SLICES_WORD_K = 2,
+    SLICE_ROW_WORDS = 8, // words of a packed line of a row: their odd k, then the even ones
     SLICE_ROW_BYTES = SLICE_ROW_WORDS * WORD_BYTES,
-    SLICE_ROW_LINE = SLICES_TOGETHER * SLICE_ROW_BYTES,
+    SLICE_ROW_LINE = SLICES_WORD_K * SLICE_ROW_BYTES,
 };
 #include "kernels/cpu/avx2/slice_tile_avx2.h"
 
@@ -35,16 +35,16 @@ static void slice_pack_rows_part(const char *from, size_t bytes, char *to) {
     slice_pack_rows(words, to);
 }
 
-// The odd k first.
+// Of each pair the odd k first.
 PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const char *slice) {
-    const uint16_t *low = (const uint16_t *)slice, *high = low + SLICES_TOGETHER * SLICE_LANES;
+    const uint16_t *low = (const uint16_t *)slice, *high = low + SLICES_WORD_K * SLICE_LANES;
     slice_multiply(sums, rows, x, odd_in_order(low), odd_in_order(high));
     slice_multiply(sums, rows, x + SLICE_LANES * sizeof(float), even_in_order(low), even_in_order(high));
 }
 
 #include "kernels/cpu/common/slices_body.h"
 
-// No fma moves across a change of the mode: tiles are not inlined.
+// The tile functions are not inlined, so the compiler cannot move an FMA across a change of the floating-point mode.
 void avx2_slices_bf16(const struct macrokernel_args *args) {
     const float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     slices_macrokernel(args);

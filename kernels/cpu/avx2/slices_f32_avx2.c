@@ -1,14 +1,14 @@
-// f32 against panels that are packed as slices: one fma per k.
+// f32 against panels packed as slices (micropanels of 16 columns): one FMA per k.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/slice_pass.h"
 
 enum {
-    SLICES_TOGETHER = 1,
+    SLICES_WORD_K = 1,
     SLICE_ROW_WORDS = 8,
     SLICE_ROW_BYTES = SLICE_ROW_WORDS * WORD_BYTES,
     SLICE_ROW_LINE = SLICE_ROW_BYTES,

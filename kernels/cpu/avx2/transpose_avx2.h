@@ -1,5 +1,5 @@
-// Lines of neighbouring words turned: two 4 by 4 blocks of words at a time, each vector taking 16 bytes of two lines that lie four
-// apart, so that turning stays within its halves. Private to kernels/cpu.
+// Transposition in registers, two 4 x 4 blocks of words at a time. Each vector holds 16 bytes of two lines that are four lines
+// apart, so that no shuffle crosses its 128-bit halves. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX2_TRANSPOSE_AVX2_H
 #define EXPERTD_KERNELS_CPU_AVX2_TRANSPOSE_AVX2_H
 
@@ -9,16 +9,16 @@
 #include <stdint.h>
 
 #include "expertd/base/dtype.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
-enum { TRANSPOSE_LINES = 8, TRANSPOSE_LINE_WORDS = 4, TRANSPOSE_HALVES = 16 };
+enum { TRANSPOSE_LINES = 8, TRANSPOSE_LINE_WORDS = 4, TRANSPOSE_LINE_ELEMENTS = 16 };
 
 PANEL_INLINE __m256i transpose_load(const char *src, size_t stride) {
     __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)src));
     return _mm256_inserti128_si256(v, _mm_loadu_si128((const void *)(src + 4 * stride)), 1);
 }
 
-// TRANSPOSE_LINE_WORDS words of TRANSPOSE_LINES lines, `stride` bytes apart, to dst[word][line], words dst_stride apart.
+// TRANSPOSE_LINE_WORDS words of TRANSPOSE_LINES lines, which are `stride` bytes apart, to dst[word * dst_stride + line].
 PANEL_INLINE void transpose_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
     __m256i a = transpose_load(src, stride), b = transpose_load(src + stride, stride);
     __m256i c = transpose_load(src + 2 * stride, stride), d = transpose_load(src + 3 * stride, stride);
@@ -30,35 +30,38 @@ PANEL_INLINE void transpose_words_to(const char *src, size_t stride, uint32_t *d
     _mm256_storeu_si256((void *)(dst + 3 * dst_stride), _mm256_unpackhi_epi64(ab_high, cd_high));
 }
 
-// The f32 of 8 F16 or BF16.
-PANEL_INLINE __m256 transpose_widen(enum expertd_dtype dtype, __m128i halves) {
-    return dtype == EXPERTD_DTYPE_F16 ? _mm256_cvtph_ps(halves)
-                                      : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+// 8 elements of F16 or BF16 to f32.
+PANEL_INLINE __m256 transpose_widen(enum expertd_dtype dtype, __m128i elements) {
+    return dtype == EXPERTD_DTYPE_F16 ? _mm256_cvtph_ps(elements)
+                                      : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(elements), 16));
 }
 
-// TRANSPOSE_HALVES elements of TRANSPOSE_LINES lines, F16 or BF16, `stride` bytes apart, to dst[element][line] as f32, elements
-// dst_stride apart.
-PANEL_INLINE void transpose_halves_to(enum expertd_dtype dtype, const char *src, size_t stride, float *dst, size_t dst_stride) {
+// TRANSPOSE_LINE_ELEMENTS elements (F16 or BF16) of TRANSPOSE_LINES lines, which are `stride` bytes apart, as f32 to
+// dst[element * dst_stride + line].
+PANEL_INLINE void transpose_widened_to(enum expertd_dtype dtype, const char *src, size_t stride, float *dst, size_t dst_stride) {
     __m256i v[TRANSPOSE_LINES], pairs[TRANSPOSE_LINES], fours[TRANSPOSE_LINES];
     PANEL_UNROLL for (size_t i = 0; i < TRANSPOSE_LINES; i++) {
         v[i] = _mm256_loadu_si256((const void *)(src + i * stride));
     }
-    // In each half of a vector, whose first element is 0 or 8: of lines 2 i and 2 i + 1 elements 0 to 3, and 4 to 7;
+    // Comments give elements of the low half of each vector; the high half holds the same elements plus 8.
+    // pairs[i]: elements 0 to 3 of lines 2i and 2i + 1; pairs[i + 4]: elements 4 to 7.
     PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
         pairs[i] = _mm256_unpacklo_epi16(v[2 * i], v[2 * i + 1]);
         pairs[i + 4] = _mm256_unpackhi_epi16(v[2 * i], v[2 * i + 1]);
     }
-    // of four lines elements 0 and 1, 2 and 3, then of the other four, then 4 and 5, 6 and 7;
+    // fours[0], [1]: elements 0 and 1, 2 and 3 of lines 0 to 3; [2], [3]: of lines 4 to 7; [4] to [7]: the same for elements 4 to
+    // 7.
     PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
         fours[2 * i] = _mm256_unpacklo_epi32(pairs[2 * i], pairs[2 * i + 1]);
         fours[2 * i + 1] = _mm256_unpackhi_epi32(pairs[2 * i], pairs[2 * i + 1]);
     }
-    // of all lines element i.
+    // all: element i of all lines.
     PANEL_UNROLL for (size_t i = 0; i < TRANSPOSE_LINES; i++) {
         __m256i low = fours[i / 4 * 4 + i / 2 % 2], high = fours[i / 4 * 4 + 2 + i / 2 % 2];
         __m256i all = i % 2 == 0 ? _mm256_unpacklo_epi64(low, high) : _mm256_unpackhi_epi64(low, high);
         _mm256_storeu_ps(dst + i * dst_stride, transpose_widen(dtype, _mm256_castsi256_si128(all)));
-        _mm256_storeu_ps(dst + (i + TRANSPOSE_HALVES / 2) * dst_stride, transpose_widen(dtype, _mm256_extracti128_si256(all, 1)));
+        _mm256_storeu_ps(dst + (i + TRANSPOSE_LINE_ELEMENTS / 2) * dst_stride,
+                         transpose_widen(dtype, _mm256_extracti128_si256(all, 1)));
     }
 }
 

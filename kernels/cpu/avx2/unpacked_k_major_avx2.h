@@ -1,9 +1,11 @@
-// unpacked_k_major.h's kernels: 16 columns at a time, 64 words of each (f32's k, bf16's pairs, int8's quads), turned into L1, where
-// up to six rows at a time multiply them. Eight columns at a time are read a line of each, as many streams as the hardware follows;
-// the next 64 words of all 16 are fetched meanwhile. Weights that are not the sums' type become f32 as they are turned.
+// The kernels of unpacked_k_major.h. 64 words (k of f32, pairs of bf16, quads of int8) of 16 columns are transposed into a buffer
+// in L1, which tiles of up to six rows multiply, while the next 64 words of these columns are prefetched. The transposition reads a
+// line of each of eight columns at a time: as many streams as the hardware prefetcher follows. F16 and BF16 weights against F32
+// rows are widened to f32 while they are transposed.
 //
-// The including file has included panel_small_m_avx2.h and transpose_avx2.h, and names the results by PANEL_TARGET(name).
-#include "kernels/cpu/unpacked_k_major.h"
+// The including file has included panel_small_m_avx2.h and transpose_avx2.h, and defines PANEL_TARGET(name), which names the
+// results.
+#include "kernels/cpu/backend/unpacked_k_major.h"
 
 enum {
     K_MAJOR_COLUMNS = PANEL_VECS * LANES,
@@ -11,30 +13,31 @@ enum {
     K_MAJOR_ROW = 2 * K_MAJOR_WORDS, // floats of a row's block
     K_MAJOR_LINE_WORDS = 16,
 };
-_Static_assert(K_MAJOR_COLUMNS == 2 * TRANSPOSE_LINES, "two halves");
+_Static_assert(K_MAJOR_COLUMNS == 2 * TRANSPOSE_LINES, "a block is two transpositions wide");
 
 typedef uint32_t k_major_transposed[K_MAJOR_WORDS][K_MAJOR_COLUMNS] __attribute__((aligned(64)));
 
-// Some words of some columns.
+// k [k, k + depth) of columns [column, column + columns), transposed.
 struct k_major_block {
     const struct k_major_args *args;
     enum small_m_kind kind;
-    size_t column, columns; // K_MAJOR_COLUMNS, or what is left
+    size_t column, columns; // columns: K_MAJOR_COLUMNS, or the rest
     size_t k, depth;
     k_major_transposed words;
 };
 
-// Up to PANEL_TILE rows of it.
+// Up to PANEL_TILE rows that multiply the block.
 struct k_major_tile {
     float x[PANEL_TILE * K_MAJOR_ROW] __attribute__((aligned(64)));
-    float edge[PANEL_TILE * K_MAJOR_COLUMNS] __attribute__((aligned(64))); // the sums, where columns are missing
+    float edge[PANEL_TILE * K_MAJOR_COLUMNS] __attribute__((aligned(64))); // the sums, where there are fewer than K_MAJOR_COLUMNS
     float *sums;
     size_t sums_stride, words;
-    uintptr_t ahead; // the first column's line of the next block; the others follow ahead_stride apart, their next lines beside it
-    size_t ahead_stride, ahead_words; // lines are fetched for each column's first ahead_words words
+    uintptr_t ahead;     // first line of the next block's first column: the next address to prefetch
+    size_t ahead_stride; // bytes to the next column of that block
+    size_t ahead_words;  // words of each column to prefetch
 };
 
-// What of it is there, else 0.
+// A word of a column of `bytes` bytes; bytes past the end are 0.
 static uint32_t k_major_word(const char *line, size_t word, size_t bytes) {
     uint32_t value = 0;
     size_t left = bytes - word * sizeof value;
@@ -42,39 +45,39 @@ static uint32_t k_major_word(const char *line, size_t word, size_t bytes) {
     return value;
 }
 
-// Columns of `bytes` bytes, `stride` apart, to the block's words.
+// Transposes columns of `bytes` bytes, `stride` bytes apart, into the block's words.
 static void k_major_transpose(struct k_major_block *block, const char *src, size_t stride, size_t bytes) {
     size_t words = (bytes + 3) / 4,
-           whole = block->columns == K_MAJOR_COLUMNS ? bytes / 4 / TRANSPOSE_LINE_WORDS * TRANSPOSE_LINE_WORDS : 0;
+           full = block->columns == K_MAJOR_COLUMNS ? bytes / 4 / TRANSPOSE_LINE_WORDS * TRANSPOSE_LINE_WORDS : 0;
     for (size_t half = 0; half < K_MAJOR_COLUMNS; half += TRANSPOSE_LINES) {
-        for (size_t w = 0; w < whole; w += TRANSPOSE_LINE_WORDS) {
+        for (size_t w = 0; w < full; w += TRANSPOSE_LINE_WORDS) {
             transpose_words_to(src + half * stride + w * 4, stride, &block->words[w][half], K_MAJOR_COLUMNS);
         }
     }
-    for (size_t w = whole; w < words; w++) {
+    for (size_t w = full; w < words; w++) {
         for (size_t c = 0; c < K_MAJOR_COLUMNS; c++) {
             block->words[w][c] = c < block->columns ? k_major_word(src + c * stride, w, bytes) : 0;
         }
     }
 }
 
-// Columns of 16-bit elements, `stride` bytes apart, as f32. A copy for each dtype.
+// Transposes columns of 16-bit elements, `stride` bytes apart, as f32. `dtype` is a compile-time constant in each copy.
 PANEL_INLINE void k_major_widen(struct k_major_block *block, const char *src, size_t stride, enum expertd_dtype dtype) {
-    size_t whole = block->columns == K_MAJOR_COLUMNS ? block->depth / TRANSPOSE_HALVES * TRANSPOSE_HALVES : 0,
-           left = block->depth - whole;
+    size_t full = block->columns == K_MAJOR_COLUMNS ? block->depth / TRANSPOSE_LINE_ELEMENTS * TRANSPOSE_LINE_ELEMENTS : 0,
+           left = block->depth - full;
     for (size_t half = 0; half < K_MAJOR_COLUMNS; half += TRANSPOSE_LINES) {
-        for (size_t w = 0; w < whole; w += TRANSPOSE_HALVES) {
-            transpose_halves_to(dtype, src + half * stride + w * sizeof(uint16_t), stride, (float *)&block->words[w][half],
-                                K_MAJOR_COLUMNS);
+        for (size_t w = 0; w < full; w += TRANSPOSE_LINE_ELEMENTS) {
+            transpose_widened_to(dtype, src + half * stride + w * sizeof(uint16_t), stride, (float *)&block->words[w][half],
+                                 K_MAJOR_COLUMNS);
         }
     }
     for (size_t c = 0; left > 0 && c < K_MAJOR_COLUMNS; c++) {
         float column[K_MAJOR_WORDS] = {0};
         if (c < block->columns) {
-            PANEL_TARGET(widen)(dtype, src + c * stride + whole * sizeof(uint16_t), left, column);
+            PANEL_TARGET(widen)(dtype, src + c * stride + full * sizeof(uint16_t), left, column);
         }
         for (size_t i = 0; i < left; i++) {
-            memcpy(&block->words[whole + i][c], &column[i], sizeof column[i]);
+            memcpy(&block->words[full + i][c], &column[i], sizeof column[i]);
         }
     }
 }
@@ -92,7 +95,7 @@ static void k_major_read(struct k_major_block *block) {
     }
 }
 
-// `rows` and `kind` are constants in each copy.
+// `rows` and `kind` are compile-time constants in each copy.
 PANEL_INLINE void k_major_rows(const struct k_major_block *block, const struct k_major_tile *tile, enum small_m_kind kind,
                                size_t rows) {
     vec sums[PANEL_TILE][SMALL_M_VECS];
@@ -106,7 +109,7 @@ PANEL_INLINE void k_major_rows(const struct k_major_block *block, const struct k
     for (size_t word = 0, end; word < tile->words; word = end, ahead += 64) {
         end = tile->words - word < K_MAJOR_LINE_WORDS ? tile->words : word + K_MAJOR_LINE_WORDS;
         uintptr_t line = ahead;
-        size_t step = word < tile->ahead_words ? tile->ahead_stride : 0; // 0: the same line again, which costs nothing
+        size_t step = word < tile->ahead_words ? tile->ahead_stride : 0; // 0: the same line again, which is free
         for (size_t w = word; w < end; w++, x += small_m_factors(kind), line += step) {
             vec_prefetch_in_order((const void *)line);
             small_m_word(sums, rows, PANEL_VECS, x, K_MAJOR_ROW, (const char *)block->words[w], kind);
@@ -119,7 +122,7 @@ PANEL_INLINE void k_major_rows(const struct k_major_block *block, const struct k
     }
 }
 
-// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// Not inlined: the compiler must not move an FMA across the caller's changes of the floating-point mode.
 #define K_MAJOR_TILE_FUNCTION(name, kind)                                                                                          \
     static __attribute__((noinline)) void name(const struct k_major_block *block, const struct k_major_tile *tile, size_t rows) {  \
         PANEL_BY_ROWS(rows, k_major_rows, block, tile, kind);                                                                      \
@@ -129,7 +132,7 @@ K_MAJOR_TILE_FUNCTION(k_major_tile_f32, SMALL_M_F32)
 K_MAJOR_TILE_FUNCTION(k_major_tile_pairs, SMALL_M_PAIRS)
 K_MAJOR_TILE_FUNCTION(k_major_tile_quads, SMALL_M_QUADS)
 
-// What the thread reads next: the same columns' next block, or the next columns' first.
+// Sets the tile's prefetch address: the next block of the same columns, or the first one of the next columns.
 static void k_major_find_ahead(const struct k_major_block *block, struct k_major_tile *tile) {
     const struct k_major_args *a = block->args;
     size_t size = expertd_dtype_size(a->dtype), k = block->k + block->depth, column = block->column;
@@ -149,7 +152,7 @@ static void k_major_multiply(const struct k_major_block *block, struct k_major_t
     const struct k_major_args *a = block->args;
     const size_t word = small_m_word_k(block->kind), size = sizeof(float) / word;
     float *sums = a->sums + row * a->sums_stride + block->column;
-    bool edge = block->columns < K_MAJOR_COLUMNS, begins = block->k == 0 && !a->goes_on;
+    bool edge = block->columns < K_MAJOR_COLUMNS, begins = block->k == 0 && !a->accumulate;
     tile->words = (block->depth + word - 1) / word;
     tile->sums = edge ? tile->edge : sums;
     tile->sums_stride = edge ? K_MAJOR_COLUMNS : a->sums_stride;

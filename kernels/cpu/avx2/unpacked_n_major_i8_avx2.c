@@ -1,17 +1,25 @@
-// unpacked_n_major.h's kernel of int8 by VPMADDWD: two rows of weights are widened to int16 and interleaved to pairs of k, 16
-// columns at a time, and 16 k are read side by side, so that a sum passes through L1 once for them all.
+// int8 rows times int8 [k,n] weights in place (unpacked_n_major.h), by VPMADDWD. Two rows of weights are widened to int16 and
+// interleaved to pairs of k, 16 columns at a time. A pass multiplies several pairs of k, so that each sum is loaded and stored once
+// for all of them.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
+#include "kernels/cpu/backend/unpacked_n_major.h"
 #include "kernels/cpu/common/prefetch_distance.h"
-#include "kernels/cpu/unpacked_n_major.h"
 
-enum { PAIR_K = 2, SMALL_M_PAIRS = 2, PAIRS = 4, COLUMNS = 16, LINE = 64 }; // of a pass; bytes
+enum {
+    PAIR_K = 2,
+    SMALL_M_PAIRS = 2, // pairs of k of a pass: one and two rows,
+    PAIRS = 4,         // more rows
+    COLUMNS = 16,
+    LINE = 64, // bytes
+};
 
-// Sums of COLUMNS columns as interleaving within halves of a vector leaves them: columns 0 to 3 and 8 to 11, 4 to 7 and 12 to 15.
+// COLUMNS columns in the order that interleaving within 128-bit halves gives: `low` has 0 to 3 and 8 to 11, `high` 4 to 7 and 12 to
+// 15.
 struct column_sums {
     __m256i low, high;
 };
@@ -26,7 +34,7 @@ PANEL_INLINE void sums_store(void *at, struct column_sums s) {
     _mm256_storeu_si256((__m256i *)at + 1, _mm256_permute2x128_si256(s.low, s.high, 0x31));
 }
 
-// A pair of k of COLUMNS columns.
+// The weights of two k, as pairs of int16, of COLUMNS columns.
 PANEL_INLINE struct column_sums pairs_of(const void *even, const void *odd) {
     __m256i a = _mm256_cvtepi8_epi16(_mm_loadu_si128(even)), b = _mm256_cvtepi8_epi16(_mm_loadu_si128(odd));
     return (struct column_sums){_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)};
@@ -39,12 +47,12 @@ PANEL_INLINE struct column_sums sums_add(struct column_sums sums, struct column_
     return sums;
 }
 
-// `count` neighbouring elements, 1 or 2, as two int16; 0 for what is missing.
+// 1 or 2 consecutive elements as two int16; a missing one is 0.
 PANEL_INLINE uint32_t pair_of(const int8_t *x, size_t count) {
     return (uint16_t)x[0] | (uint32_t)(uint16_t)(count > 1 ? x[1] : 0) << 16;
 }
 
-// `pairs` of k along all whole vectors of columns. `rows` and `pairs` are constants in each copy.
+// `pairs` pairs of k, over all full groups of COLUMNS columns. `rows` and `pairs` are compile-time constants in each copy.
 PANEL_INLINE void n_major_pass(const struct n_major_args *a, size_t rows, size_t pairs, size_t k) {
     const size_t step = pairs * PAIR_K;
     const char *weights = (const char *)a->weights + k * a->stride;
@@ -79,8 +87,8 @@ PANEL_INLINE void n_major_pass(const struct n_major_args *a, size_t rows, size_t
     }
 }
 
-// What passes leave over: n columns, at most COLUMNS, over k [first, a->k).
-static void n_major_rest(const struct n_major_args *a, size_t first, size_t column, size_t n) {
+// The remainder of the passes: n columns, at most COLUMNS, over k [first, a->k).
+static void n_major_remainder(const struct n_major_args *a, size_t first, size_t column, size_t n) {
     for (size_t r = 0; r < a->rows; r++) {
         float *to = a->sums + r * a->sums_stride + column, block[COLUMNS] = {0};
         memcpy(block, to, n * sizeof *to);
@@ -98,9 +106,9 @@ static void n_major_rest(const struct n_major_args *a, size_t first, size_t colu
     }
 }
 
-// Returns the k that are done.
+// All full passes. Returns the number of k that they covered.
 PANEL_INLINE size_t n_major_passes(const struct n_major_args *args, size_t rows, size_t pairs) {
-    const struct n_major_args a = *args; // which no store can change
+    const struct n_major_args a = *args; // a local copy, which the compiler knows that no store changes
     size_t k = 0;
     for (; k + pairs * PAIR_K <= a.k; k += pairs * PAIR_K) {
         n_major_pass(&a, rows, pairs, k);
@@ -122,14 +130,14 @@ static size_t n_major_by_rows(const struct n_major_args *args) {
 }
 
 void avx2_n_major_i8(const struct n_major_args *args) {
-    for (size_t r = 0; r < args->rows && !args->goes_on; r++) {
+    for (size_t r = 0; r < args->rows && !args->accumulate; r++) {
         memset(args->sums + r * args->sums_stride, 0, args->columns * sizeof *args->sums);
     }
     const size_t taken = n_major_by_rows(args);
     for (size_t column = 0, n; column < args->columns; column += n) {
         n = args->columns - column < COLUMNS ? args->columns - column : COLUMNS;
         if (n < COLUMNS || taken < args->k) {
-            n_major_rest(args, n < COLUMNS ? 0 : taken, column, n);
+            n_major_remainder(args, n < COLUMNS ? 0 : taken, column, n);
         }
     }
 }

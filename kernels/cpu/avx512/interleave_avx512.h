@@ -1,4 +1,5 @@
-// Lines of 16 or 8 bits side by side woven to words of neighbouring k, a column each. Private to kernels/cpu.
+// Interleaves rows of 16-bit or 8-bit elements to 32-bit words: each word holds the consecutive k of one column. Private to
+// kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_INTERLEAVE_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_INTERLEAVE_AVX512_H
 
@@ -7,11 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
-enum { INTERLEAVE_PAIR = 2, INTERLEAVE_QUAD = 4 }; // lines, and vectors of words that they give
+enum { INTERLEAVE_PAIR = 2, INTERLEAVE_QUAD = 4 }; // rows, and vectors of words that they become
 
-// 32 columns of two k.
+// Two k of 32 columns.
 PANEL_INLINE void interleave_pair(__m512i even, __m512i odd, __m512i words[INTERLEAVE_PAIR]) {
 #define FOUR_PAIRS(c) (c), 32 + (c), (c) + 1, 33 + (c), (c) + 2, 34 + (c), (c) + 3, 35 + (c)
     static const uint16_t LOW[32] = {FOUR_PAIRS(0), FOUR_PAIRS(4), FOUR_PAIRS(8), FOUR_PAIRS(12)};
@@ -21,7 +22,7 @@ PANEL_INLINE void interleave_pair(__m512i even, __m512i odd, __m512i words[INTER
     words[1] = _mm512_permutex2var_epi16(even, _mm512_loadu_si512(HIGH), odd);
 }
 
-// 64 columns of four k. Words are put where interleaving within quarters of a vector leaves columns in order.
+// Four k of 64 columns. The permutation first places words so that unpacking within 128-bit lanes leaves the columns in order.
 PANEL_INLINE void interleave_quad(const __m512i lines[INTERLEAVE_QUAD], __m512i words[INTERLEAVE_QUAD]) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i put[INTERLEAVE_QUAD];

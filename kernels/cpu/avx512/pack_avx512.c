@@ -1,11 +1,11 @@
-// 16 by 16 words at a time.
+// Packing: transposes 16 by 16 words at a time.
 #if defined(__x86_64__)
 #include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/cpu/avx512/interleave_avx512.h"
 #include "kernels/cpu/avx512/transpose_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PACK_LANES = TRANSPOSE_LINES, PACK_WORDS = TRANSPOSE_WORDS };
 
@@ -34,7 +34,7 @@ PANEL_INLINE void interleave_panel_4(const void *const *rows, uint32_t *dst) {
     }
 }
 
-#define PACK_WEAVES_PANELS
+#define PACK_INTERLEAVES_PANELS
 #define PACK_TARGET(name) avx512_##name
 #include "kernels/cpu/common/pack_body.h"
 #endif

@@ -1,4 +1,5 @@
-// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers.
+// f32, small and large m; bf16 widened to f32, small m. A tile is 6 x 64: of 32 registers 24 hold sums, 4 weights, 1 a broadcast
+// element.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/vector_avx512.h"
 

@@ -1,13 +1,13 @@
-// bf16 sums by VDPBF16PS: two fmas per pair, the odd k first, each rounded and flushed whatever MXCSR says.
-// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers; over the whole of K for few rows, in
-// blocks of K for many (macrokernel_words_body.h).
+// bf16 by VDPBF16PS: two FMAs per pair of k, the odd k first, each rounded and flushed regardless of MXCSR. A tile is 6 x 64: of 32
+// registers 24 hold sums, 4 weights, 1 a broadcast pair. Kernels for small m pass over all of K at once,
+// kernels for large m over one block of K after another (macrokernel_words_body.h).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
 #include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum { LANES = 16, PAIR_VECS = EXPERTD_KERNEL_PANEL / LANES };
@@ -22,7 +22,7 @@ PANEL_INLINE void pair_prefetch_ahead(const uint16_t *pairs, struct prefetch_str
     }
 }
 
-// Each broadcast just before its use: six at once would spill.
+// Each broadcast comes right before its use: six at once would spill.
 PANEL_INLINE void pair_step(__m512 sums[][PAIR_VECS], size_t rows, const uint16_t *const *x, size_t i, const uint16_t *pairs) {
     __m512bh w[PAIR_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
@@ -50,7 +50,7 @@ PANEL_INLINE void pair_store(__m512 sums[PAIR_VECS], float *out, size_t columns)
     }
 }
 
-// Rows [row, row + rows) of the call; `rows` is a constant in each copy, so that the sums are registers.
+// Rows [row, row + rows) of the call. `rows` is a constant in each copy, so that the sums stay in registers.
 PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows) {
     __m512 sums[PANEL_TILE][PAIR_VECS];
     const uint16_t *x[PANEL_TILE];
@@ -92,7 +92,7 @@ void avx512bf16_panel_bf16(const struct panel_args *args) {
     }
 }
 
-// ---- many rows: words are pairs
+// ---- large m: macrokernel_words_body.h, a word is a pair of k
 
 typedef __m512 vec;
 enum { PANEL_VECS = PAIR_VECS };
@@ -113,18 +113,18 @@ static inline vec vec_fma(vec a, vec b, vec c) {
     return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// always_inline: gcc 12 regards a function that only prefetches as free of side effects and drops calls of it.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
 
 #include "kernels/cpu/common/macrokernel_words_body.h"
 
-// The odd last k of a tile's rows is a pair with +0.
-static void pair_last(const struct macrokernel_args *args, size_t row, size_t rows) {
+// The last k of an odd K: a pair with +0.
+static void pair_odd_k(const struct macrokernel_args *args, size_t row, size_t rows) {
     uint16_t last[PANEL_TILE][2];
     size_t pairs = args->k / 2;
-    struct words_pass pass = {.words = 1, .begins = pairs == 0 && !args->goes_on};
+    struct words_pass pass = {.words = 1, .begins = pairs == 0 && !args->accumulate};
     for (size_t r = 0; r < rows; r++) {
         last[r][0] = ((const uint16_t *)args->x[row + r])[args->k - 1];
         last[r][1] = 0;
@@ -141,7 +141,7 @@ void avx512bf16_macrokernel_bf16(const struct macrokernel_args *args) {
     words_macrokernel(args, args->k / 2);
     for (size_t row = 0, rows; args->k % 2 && row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
-        pair_last(args, row, rows);
+        pair_odd_k(args, row, rows);
     }
 }
 #endif

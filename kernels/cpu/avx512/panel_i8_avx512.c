@@ -1,12 +1,12 @@
-// int8 by VPMADDWD: of each 32-bit word of four int8, the 1st and 3rd are widened into one vector of int16, the 2nd and 4th into
-// another, so that every product of pairs lands in its column's lane. 6 x 32 columns at a time, 12 accumulators of 32 registers.
+// int8 by VPMADDWD on CPUs without VNNI. Bytes 0 and 2 of each 32-bit quad are widened to one vector of int16 pairs, bytes 1 and 3
+// to another, so that each pair's products add up in their column's lane. A tile is 6 x 32: 12 of 32 registers hold sums.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/quad_widen.h"
 
 typedef __m512i vec;
@@ -35,7 +35,7 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) avx512_##name
 #include "kernels/cpu/common/quad_pass.h"
-// After it:
+// These use quad_pass.h:
 #include "kernels/cpu/common/macrokernel_i8_body.h"
 #include "kernels/cpu/common/panel_i8_body.h"
 #endif

@@ -1,5 +1,5 @@
-// int8 by VPDPBUSD, which multiplies u8 by s8: x + 128 by w, and the panel's offsets take the 128 back, exactly in wrapping int32.
-// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers.
+// Small m of int8 by VPDPBUSD, which multiplies u8 by s8: x + 128 times w. Sums start from the panel's offsets, which cancel the
+// 128 exactly in wrapping int32. A tile is 6 x 64: of 32 registers 24 hold sums, 4 weights, 1 a broadcast quad.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 typedef __m512i vec;
 typedef __m512i quad_vec;
@@ -25,7 +25,7 @@ static inline void quad_words(const int8_t *x, size_t quads, uint32_t *words) {
     for (size_t q = 0; q < quads; q++) {
         uint32_t word;
         memcpy(&word, x + 4 * q, sizeof word);
-        words[q] = word ^ 0x80808080u; // + 128 of each byte
+        words[q] = word ^ 0x80808080u; // adds 128 to each byte
     }
 }
 
@@ -39,6 +39,6 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) avx512vnni_##name
 #include "kernels/cpu/common/quad_pass.h"
-// After it:
+// This uses quad_pass.h:
 #include "kernels/cpu/common/panel_i8_body.h"
 #endif

@@ -61,7 +61,7 @@ static inline vec vec_load_f16(const void *p, size_t n) {
     return _mm512_cvtph_ps(load_16(p, n));
 }
 
-// VCVTPS2PH keeps a NaN's payload, expertd_f16_from_f32 does not.
+// VCVTPS2PH keeps a NaN's payload; expertd_f16_from_f32 keeps only its sign.
 static inline void vec_store_f16(void *p, vec x, size_t n) {
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000));
@@ -69,7 +69,7 @@ static inline void vec_store_f16(void *p, vec x, size_t n) {
     store_16(p, _mm512_cvtps_ph(_mm512_castsi512_ps(quiet), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
 }
 
-// As f16 of another bias: 2^8 too small.
+// Moves exponent and mantissa to those of an f16, then multiplies by 2^8, by which the exponents' biases differ.
 static inline vec vec_load_e4m3(const void *p, size_t n) {
     __m256i code = _mm256_cvtepu8_epi16(load_8(p, n));
     __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
@@ -115,12 +115,12 @@ static inline vec vec_less(vec a, vec b) {
     return _mm512_min_ps(a, b);
 }
 
-// One rounding, into the subnormals too.
+// p * 2^n in one rounding, subnormal results included.
 static inline vec vec_times_power(vec p, vec shifted) {
     return _mm512_scalef_ps(p, _mm512_sub_ps(shifted, _mm512_set1_ps(MATH_ROUND)));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// always_inline: gcc 12 regards a function that only prefetches as free of side effects and drops calls of it.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }

@@ -1,24 +1,26 @@
-// unpacked_k_major.h's kernels of f32: a word is one k, or of F16 and BF16 two, which are widened as they are multiplied.
+// The kernels of unpacked_k_major.h for f32 sums. A word is one k of f32, or two k of F16 or BF16, which are widened as they are
+// multiplied.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
 #include "kernels/cpu/avx512/transpose_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { K_MAJOR_X_SIZE = sizeof(float) };
 
-// The k of a word of 16 columns.
+// The one or two k of a word of 16 columns, as f32.
 PANEL_INLINE void word_values(enum expertd_dtype dtype, const uint32_t *words, __m512 values[2]) {
-    static const uint16_t APART[2 * TRANSPOSE_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
-                                                        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    static const uint16_t DEINTERLEAVE[2 * TRANSPOSE_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                               1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
     const __m512i word = _mm512_load_si512(words);
     switch (dtype) {
     case EXPERTD_DTYPE_F16: {
-        const __m512i apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART), word); // of all columns, then the next k's
-        values[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(apart));
-        values[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1));
+        const __m512i deinterleaved =
+            _mm512_permutexvar_epi16(_mm512_loadu_si512(DEINTERLEAVE), word); // the first k of all columns, then the second
+        values[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(deinterleaved));
+        values[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(deinterleaved, 1));
         return;
     }
     case EXPERTD_DTYPE_BF16:

@@ -1,10 +1,10 @@
-// unpacked_k_major.h's kernel of bf16 by VDPBF16PS: a word is a pair of k.
+// The kernel of unpacked_k_major.h for bf16 by VDPBF16PS: a word is a pair of k.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
 #include "kernels/cpu/avx512/transpose_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { K_MAJOR_X_SIZE = sizeof(uint16_t) };
 

@@ -1,4 +1,4 @@
-// Vectors of 16 floats.
+// The vector operations that the bodies of cpu/common require, for 16 floats.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_VECTOR_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_VECTOR_AVX512_H
 
@@ -37,7 +37,7 @@ static inline vec vec_odd(const uint16_t *pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000)));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// always_inline: gcc 12 regards a function that only prefetches as free of side effects and drops calls of it.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }

@@ -1,7 +1,9 @@
-// The floating-point mode of the calling thread: IEEE's default, or with subnormals flushed, and what it was before.
-// x86 flushes a result that is tiny after rounding, as bf16 sums do (numerics: VDPBF16PS), aarch64 one that is tiny before it: of
-// the two, results between 2^-126 - 2^-151 and 2^-126 differ. aarch64 notes that it flushed, so what it flushed nothing of is
-// right, and the rest is summed again with vec_fma_flushed.
+// Sets the calling thread's floating-point mode (x86: MXCSR, aarch64: FPCR) to IEEE's default or to flushing subnormals, and
+// restores the mode that was there before.
+//
+// x86 flushes results that are tiny after rounding, as the contract of bf16 sums says (docs/numerics.md). aarch64 flushes results
+// that are tiny before rounding: results between 2^-126 - 2^-151 and 2^-126 differ. aarch64 sets a flag when it flushes a result.
+// So a block of sums without that flag is correct; one with it is computed again with vec_fma_flushed.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_FLOAT_MODE_H
 #define EXPERTD_KERNELS_CPU_COMMON_FLOAT_MODE_H
 
@@ -13,7 +15,7 @@
 
 typedef unsigned float_mode;
 
-#define FLOAT_MODE_IEEE 0x1f80u    // round to nearest, subnormals kept, every exception masked
+#define FLOAT_MODE_IEEE 0x1f80u    // round to nearest, no flush, all exceptions masked
 #define FLOAT_MODE_FLUSHED 0x9fc0u // the same with FTZ and DAZ
 
 static inline float_mode float_mode_get(void) {
@@ -24,7 +26,7 @@ static inline void float_mode_restore(float_mode before) {
     _mm_setcsr(before);
 }
 
-// From here on: has a result overflowed, or come out below 2^-126 and inexact?
+// float_range_left: whether a result since float_range_watch overflowed, or was inexact and below 2^-126.
 static inline void float_range_watch(void) {
     _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK);
 }
@@ -35,9 +37,9 @@ static inline bool float_range_left(void) {
 
 #elif defined(__aarch64__)
 
-typedef uint64_t float_mode; // FPCR below, FPSR above
+typedef uint64_t float_mode; // FPCR in the low 32 bits, FPSR in the high 32 bits
 
-#define FLOAT_MODE_IEEE ((float_mode)0)          // round to nearest, subnormals kept, no exception trapped
+#define FLOAT_MODE_IEEE ((float_mode)0)          // round to nearest, no flush, no exception trapped
 #define FLOAT_MODE_FLUSHED ((float_mode)1 << 24) // the same with FPCR.FZ: operands and results
 
 static inline float_mode float_mode_get(void) {
@@ -83,7 +85,8 @@ static inline float_mode float_mode_set_ieee(void) {
 #if defined(__aarch64__)
 enum { FLUSHES_BEFORE_ROUNDING = 1 };
 
-// From here on: has a result that is not 0 been flushed? (FPSR.UFC; an operand's flush sets another bit, an exact 0 none.)
+// float_flush_seen: whether a result other than 0 has been flushed since float_flush_watch (FPSR.UFC). A flushed operand sets
+// another bit; an exact 0 sets none.
 static inline void float_flush_watch(void) {
     __asm__ __volatile__("msr fpsr, xzr" ::: "memory");
 }

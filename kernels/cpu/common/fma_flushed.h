@@ -1,5 +1,6 @@
-// The fused multiply-add of bf16 sums in plain C: IEEE's, with subnormal operands taken as zero (DAZ) and a result that is tiny
-// after rounding flushed to a zero of its sign (FTZ). Bit for bit what x86 fmas give under FTZ and DAZ, and VDPBF16PS always.
+// The fused multiply-add of bf16 sums in plain C: IEEE's fma with subnormal operands taken as 0 (DAZ) and results that are tiny
+// after rounding flushed to a 0 of the same sign (FTZ). These are the bits of x86 fmas under FTZ and DAZ, and of VDPBF16PS in any
+// mode.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_FMA_FLUSHED_H
 #define EXPERTD_KERNELS_CPU_COMMON_FMA_FLUSHED_H
 
@@ -8,7 +9,7 @@
 #include "expertd/base/dtype.h"
 
 #define FLUSH_LEAST_NORMAL 0x1p-126f
-// Rounded to 24 bits with no bound on the exponent, 2^-126 - 2^-151 (a tie, to even) and all above it reach 2^-126.
+// The least magnitude that rounds to 2^-126 if the exponent is unbounded (a tie between two 24-bit numbers, to even).
 #define FLUSH_REACHES_NORMAL (0x1p-126 - 0x1p-151)
 
 static inline float flush_subnormal(float f) {
@@ -16,9 +17,9 @@ static inline float flush_subnormal(float f) {
     return (bits & 0x7f800000u) ? f : expertd_f32_from_bits(bits & 0x80000000u);
 }
 
-// The one case in doubt: |fma(a, b, c)| is 2^-126, which IEEE may have reached by rounding on the coarser subnormal grid.
-// a * b is exact in double (two bf16); so is the difference, for c is below 2^-98 here: a greater c has its last bit above 2^-121,
-// and a product of 16 bits that cancels it to 2^-126 does not exist.
+// Called where |fma(a, b, c)| is 2^-126: true if the exact result is tiny, and IEEE rounded it up on the coarser subnormal grid. a
+// * b is exact in double, because both are bf16. The difference is exact too, because c is below 2^-98 here: the last bit of a
+// greater c is above 2^-121, and no product of 16 bits cancels it to 2^-126.
 static inline int flush_is_tiny_at_boundary(float a, float b, float c, float result) {
     double product = (double)a * (double)b;
     double addend = c;
@@ -45,7 +46,7 @@ static inline float fma_flushed(float a, float b, float c) {
     return copysignf(0.0f, result);
 }
 
-// Two floats: a sum that is tiny is exact, so before rounding and after it are one.
+// a + b under FTZ and DAZ. A tiny sum is exact, so it does not matter whether the flush comes before rounding or after it.
 static inline float add_flushed(float a, float b) {
     return flush_subnormal(flush_subnormal(a) + flush_subnormal(b));
 }

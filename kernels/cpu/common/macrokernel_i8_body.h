@@ -1,17 +1,19 @@
-// Many rows of int8 against several panels at once, in blocks of K: over what quad_pass.h defines, which the including file
-// includes before. Sums begin at 0: kernels whose sums begin at offsets have another (macrokernel_i8_avx512vnni.c).
+// The int8 macrokernel for large m: rows by several panels, in blocks of K. The including file includes quad_pass.h before this
+// body, and names the result by PANEL_TARGET(name). Sums start at 0; kernels whose sums start at offsets do not use this body
+// (macrokernel_i8_avx512vnni.c).
 enum {
-    QUAD_BLOCK = 512,         // quads, many: four panels' blocks are 512 KiB of L2, a tile's rows 12 KiB (widened: 24) of L1
-    QUAD_SMALL_M_BLOCK = 128, // quads, few: sums and fetches stay closer (12 rows 1.2, 16 1.03 times as fast)
-    QUAD_SMALL_M_ROWS = 24,   // few
-    QUAD_NEAR = 4096,         // bytes ahead that what was fetched into L2 goes into L1
-    QUAD_RUN = 8,             // of the inner loop, between which the next block is prefetched
+    QUAD_BLOCK = 512,         // quads of a block: four panels' blocks take 512 KiB of L2, a tile's rows 12 KiB of L1 (widened: 24)
+    QUAD_SMALL_M_BLOCK = 128, // quads of a block up to QUAD_SMALL_M_ROWS: sums and prefetched lines stay closer (12 rows 1.2, 16
+                              // rows 1.03 times as fast)
+    QUAD_SMALL_M_ROWS = 24,
+    QUAD_NEAR = 4096, // bytes ahead that lines are prefetched from L2 into L1
+    QUAD_RUN = 8,     // quads of the inner loop between two prefetches of the next block
 };
 _Static_assert(!STARTS_AT_OFFSETS, "sums begin at 0");
 
-typedef uint32_t quad_block_row[QUAD_BLOCK * QUAD_WORDS + 16] __attribute__((aligned(64))); // not a power of two apart
+typedef uint32_t quad_block_row[QUAD_BLOCK * QUAD_WORDS + 16] __attribute__((aligned(64))); // stride: not a power of two
 
-// A quad's lines, from L2.
+// Prefetches the pass's columns of a quad from L2 into L1.
 PANEL_INLINE void quad_prefetch_near(const struct quad_pass *p, size_t q) {
     PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
         prefetch_into((const void *)((uintptr_t)&p->panel[q][p->column] + line + QUAD_NEAR), false);
@@ -20,25 +22,26 @@ PANEL_INLINE void quad_prefetch_near(const struct quad_pass *p, size_t q) {
 
 PANEL_INLINE void quad_pass_large_m(const struct quad_pass *p, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct macrokernel_prefetch ahead = *p->ahead;
+    struct macrokernel_prefetch prefetch = *p->prefetch;
     quad_load(sums, rows, p);
     for (size_t begin = 0; begin < p->depth; begin += QUAD_RUN) {
         size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
-        macro_prefetch(&ahead);
+        macro_prefetch(&prefetch);
         for (size_t q = begin; q < end; q++) {
-            if (ahead.again) {
+            if (prefetch.again) {
                 quad_prefetch_near(p, q);
             }
             quad_step(sums, rows, p, q);
         }
     }
     quad_store(sums, rows, p);
-    *p->ahead = ahead;
+    *p->prefetch = prefetch;
 }
 
 QUAD_TILE_FUNCTION(quad_tile_large_m, quad_pass_large_m)
 
-// What of panel `panel` the thread multiplies after `depth` quads from `first` on: NULL where it knows of none.
+// The quads of panel `panel` to prefetch during quads [first, first + depth): the next block, or the next call's panel. NULL:
+// unknown.
 static const packed_quads *macro_next_quads(const struct macrokernel_args *args, size_t panel, size_t first, size_t depth) {
     if ((first + depth) * PACKED_I8_K < args->k) {
         return ((const struct packed_i8 *)args->panels[panel])->quads + first + depth;
@@ -46,7 +49,7 @@ static const packed_quads *macro_next_quads(const struct macrokernel_args *args,
     return args->next ? ((const struct packed_i8 *)args->next[panel])->quads : NULL;
 }
 
-// Fetches panel `panel`'s share of the rows of the tile at `row`, from quad `first` on.
+// Prefetches the rows of the tile that begins at `row`, from quad `first` on. Each of the call's panels prefetches a share of them.
 static void macro_prefetch_quads(const struct macrokernel_args *args, size_t row, size_t panel, size_t first) {
     size_t end = row + PANEL_TILE < args->rows ? row + PANEL_TILE : args->rows;
     size_t bytes =
@@ -59,18 +62,18 @@ static void macro_prefetch_quads(const struct macrokernel_args *args, size_t row
     }
 }
 
-// Quads [first, first + depth) of K, tile by tile, each against all panels. elsewhere: what is fetched in place of the next block,
-// or NULL.
+// Multiplies quads [first, first + depth) of K, tile by tile, each tile by all panels. call_prefetch: memory to prefetch instead of
+// the next block, or NULL.
 static void macro_block_i8(const struct macrokernel_args *args, size_t first, size_t depth,
-                           struct macrokernel_prefetch *elsewhere) {
+                           struct macrokernel_prefetch *call_prefetch) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t runs = tiles * (EXPERTD_KERNEL_PANEL / PANEL_PASS) * ((depth + QUAD_RUN - 1) / QUAD_RUN);
     quad_block_row x[PANEL_TILE];
-    struct macrokernel_prefetch ahead[KERNEL_PANELS_MAX];
+    struct macrokernel_prefetch prefetch[KERNEL_PANELS_MAX];
     for (size_t p = 0; p < args->count; p++) {
-        ahead[p] = macrokernel_prefetch_over(macro_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
-        ahead[p].far = args->rows <= QUAD_SMALL_M_ROWS && prefetch_as_zen4();
-        ahead[p].again = ahead[p].far ? PREFETCH_AGAIN : 0;
+        prefetch[p] = macrokernel_prefetch_over(macro_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
+        prefetch[p].far = args->rows <= QUAD_SMALL_M_ROWS && prefetch_as_zen4();
+        prefetch[p].again = prefetch[p].far ? PREFETCH_AGAIN : 0;
     }
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         struct quad_pass pass = {.depth = depth, .sums_stride = KERNEL_SUMS};
@@ -83,14 +86,14 @@ static void macro_block_i8(const struct macrokernel_args *args, size_t first, si
             macro_prefetch_quads(args, row + rows, p, first);
             pass.panel = ((const struct packed_i8 *)args->panels[p])->quads + first;
             pass.sums = (int32_t *)args->sums + row * KERNEL_SUMS + p * EXPERTD_KERNEL_PANEL;
-            pass.ahead = elsewhere ? elsewhere : &ahead[p];
+            pass.prefetch = call_prefetch ? call_prefetch : &prefetch[p];
             quad_tile_large_m(&pass, rows);
         }
     }
 }
 
-// What all blocks of a call fetch in place of panels.
-static struct macrokernel_prefetch macro_elsewhere_i8(const struct macrokernel_args *args, size_t quads) {
+// args->ahead, to be prefetched in even shares by all blocks of the call instead of panels; .step is 0 if there is none.
+static struct macrokernel_prefetch macro_call_prefetch_i8(const struct macrokernel_args *args, size_t quads) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t runs = args->count * tiles * (EXPERTD_KERNEL_PANEL / PANEL_PASS) * ((quads + QUAD_RUN - 1) / QUAD_RUN);
     return args->ahead.runs == 0 ? (struct macrokernel_prefetch){0} : macrokernel_prefetch_of(&args->ahead, runs, false);
@@ -98,10 +101,10 @@ static struct macrokernel_prefetch macro_elsewhere_i8(const struct macrokernel_a
 
 void PANEL_TARGET(macrokernel_i8)(const struct macrokernel_args *args) {
     size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
-    struct macrokernel_prefetch elsewhere = macro_elsewhere_i8(args, quads);
-    group_clear(args);
+    struct macrokernel_prefetch call_prefetch = macro_call_prefetch_i8(args, quads);
+    clear_sums(args);
     size_t block = args->rows <= QUAD_SMALL_M_ROWS ? QUAD_SMALL_M_BLOCK : QUAD_BLOCK;
     for (size_t q = 0; q < quads; q += block) {
-        macro_block_i8(args, q, quads - q < block ? quads - q : block, elsewhere.step ? &elsewhere : NULL);
+        macro_block_i8(args, q, quads - q < block ? quads - q : block, call_prefetch.step ? &call_prefetch : NULL);
     }
 }

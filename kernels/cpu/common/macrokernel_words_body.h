@@ -1,44 +1,47 @@
-// The group kernel over 32-bit words of rows and columns: an f32 element, or a pair of bf16 where an instruction multiplies pairs.
-// The including file defines vec, LANES, PANEL_VECS and vec_load, vec_store, vec_prefetch, and
-//   vec_broadcast(p)         the word at p, at any alignment, in every lane
+// The macrokernel over 32-bit words of rows and weights: a word is an f32 element, a pair of bf16 where an instruction multiplies
+// pairs, or a quad of int8. The including file defines vec, LANES, PANEL_VECS, vec_load, vec_store, vec_prefetch, and
+//   vec_broadcast(p)         the word at p, of any alignment, in every lane
 //   vec_fma(a, b, c)         a * b + c, of words
+// and calls words_macrokernel.
 //
-// A panel is taken over the whole of K before the next, so that memory is read in one stream, in blocks that stay in cache over the
-// tiles of rows; sums pass through memory between two, which is exact.
+// One panel is multiplied over the whole of K before the next panel, so that memory is read as one stream. K is cut into blocks
+// that stay in cache while all tiles of rows pass over them; between two blocks the sums are stored and loaded, which is exact.
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/macrokernel_prefetch.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
-    WORDS_PREFETCH = 2,             // words of the inner loop, between which lines are fetched
+    WORDS_PREFETCH = 2,             // words of the inner loop between two prefetches
     WORDS_PASS = PANEL_VECS * LANES // columns of a pass
 };
 
-#ifndef WORDS_TUNED // by the including file, for vectors of 8 floats and 16 registers
+#ifndef WORDS_TUNED // defined by an including file that sets these constants itself
 enum {
-    WORDS_BLOCK = 512, // words: 128 KiB of a panel, which with the next one and the rows' stays in L2
-    // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
-    // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
+    WORDS_BLOCK = 512, // words of a block: 128 KiB of a panel, which stay in L2 with the next block and the rows
+    // Up to WORDS_SMALL_M_ROWS rows memory is as slow as the multiplication, and prefetches from memory wait in the buffers that
+    // L1 misses need. So the block and the next one must stay in L1, 16 KiB each. More tiles hide the misses and gain nothing from
+    // shorter blocks.
     WORDS_SMALL_M_BLOCK = 64,
     WORDS_SMALL_M_ROWS = 16,
-    WORDS_INTO_L2 = 1,          // blocks go by way of L2 where prefetch_distance.h says so, on Zen 4 all of them long ones,
-    WORDS_NEAR = 4096,          // from there into L1 so many bytes ahead,
-    WORDS_WAITING_ROWS = 24,    // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
-    WORDS_RUN = WORDS_PREFETCH, // words of a run of the inner loop, between two of its branches
-    WORDS_ONE_LINE = 0,         // a fetch is of one line at most, without a branch, and not of as many as are due
+    WORDS_INTO_L2 = 1, // 1: blocks go into L2 first where prefetch_blocks_into_l2 says so; on Zen 4 no block is short then
+    WORDS_NEAR = 4096, // bytes ahead that they are prefetched from L2 into L1
+    WORDS_WAITING_ROWS =
+        24, // Intel: most rows for which that is done; with more rows it costs 6 %, since L1's own prefetcher does it
+    WORDS_RUN = WORDS_PREFETCH, // words of the inner loop between two branches
+    WORDS_ONE_LINE = 0,         // 1: each prefetch is one line without a branch, instead of all lines that are due
 };
 #endif
 
-// One tile of rows against WORDS_PASS columns of a panel, over a block of K.
+// One tile of rows by WORDS_PASS columns of a panel, over a block of K.
 struct words_pass {
-    const char *x[PANEL_TILE]; // to the block's first word
+    const char *x[PANEL_TILE]; // each row's first word of the block
     const float *panel;        // the block's first word, first column of the pass
     size_t words;
     float *sums; // of the first row and column
-    bool begins; // K: sums begin at +0
-    struct macrokernel_prefetch ahead;
+    bool begins; // this is the first block of K: sums start at +0
+    struct macrokernel_prefetch prefetch;
 };
 
 PANEL_INLINE void words_load(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
@@ -66,7 +69,7 @@ PANEL_INLINE void words_store(vec sums[][PANEL_VECS], size_t rows, const struct 
     }
 }
 
-// Each broadcast just before its use: six at once would spill.
+// Each word is broadcast just before its use: six broadcasts at once would spill registers.
 PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *const *x, size_t word, const float *panel) {
     vec w[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
@@ -80,26 +83,26 @@ PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *co
     }
 }
 
-PANEL_INLINE void words_prefetch(struct macrokernel_prefetch *ahead) {
+PANEL_INLINE void words_prefetch(struct macrokernel_prefetch *prefetch) {
     if (WORDS_ONE_LINE) {
-        vec_prefetch((const void *)ahead->at);
-        ahead->at += ahead->step;
+        vec_prefetch((const void *)prefetch->at);
+        prefetch->at += prefetch->step;
         return;
     }
-    macro_prefetch(ahead);
+    macro_prefetch(prefetch);
 }
 
-// Lines of a word of the pass, from L2.
+// Prefetches the pass's columns of a word from L2 into L1.
 PANEL_INLINE void words_prefetch_near(const float *panel) {
     PANEL_UNROLL for (size_t column = 0; column < WORDS_PASS; column += 64 / sizeof *panel) {
         prefetch_into((const void *)((uintptr_t)(panel + column) + WORDS_NEAR), false);
     }
 }
 
-// `rows` is a constant in each copy, so that the sums are registers.
+// The microkernel. `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct macrokernel_prefetch ahead = pass->ahead;
+    struct macrokernel_prefetch prefetch = pass->prefetch;
     const float *panel = pass->panel;
     size_t words = pass->words, word = 0;
     if (pass->begins) {
@@ -110,9 +113,9 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
     for (; word + WORDS_RUN <= words; word += WORDS_RUN) {
         PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++, panel += EXPERTD_KERNEL_PANEL) {
             if (i % WORDS_PREFETCH == 0) {
-                words_prefetch(&ahead);
+                words_prefetch(&prefetch);
             }
-            if (ahead.far && ahead.again) {
+            if (prefetch.far && prefetch.again) {
                 words_prefetch_near(panel);
             }
             words_step(sums, rows, pass->x, word + i, panel);
@@ -122,14 +125,14 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
         words_step(sums, rows, pass->x, word, panel);
     }
     words_store(sums, rows, pass);
-    pass->ahead = ahead;
+    pass->prefetch = prefetch;
 }
 
 static void words_tile(struct words_pass *pass, size_t rows) {
     PANEL_BY_ROWS(rows, words_rows, pass);
 }
 
-// One tile against a whole panel.
+// One tile by all columns of a panel.
 static void words_columns(struct words_pass *pass, size_t rows) {
     const float *panel = pass->panel;
     float *sums = pass->sums;
@@ -146,7 +149,7 @@ struct words_block {
     size_t panel, begin, words;
 };
 
-// Where the block after this one begins: NULL where the thread knows of none.
+// The first word of the block after this one; NULL: unknown.
 static const float *words_next(const struct macrokernel_args *args, const struct words_block *block, size_t words) {
     if (block->begin + block->words < words) {
         return (const float *)args->panels[block->panel] + (block->begin + block->words) * EXPERTD_KERNEL_PANEL;
@@ -157,7 +160,7 @@ static const float *words_next(const struct macrokernel_args *args, const struct
     return args->next ? args->next[0] : NULL;
 }
 
-// Bytes behind which a line is asked for again; 0: not.
+// macrokernel_prefetch's `again`, for this CPU.
 static size_t words_again(size_t rows) {
     if (!WORDS_INTO_L2) {
         return 0;
@@ -168,21 +171,21 @@ static size_t words_again(size_t rows) {
     return prefetch_as_zen5() ? PREFETCH_AGAIN_NEAR : 0;
 }
 
-// elsewhere: what is fetched in place of the next block, or NULL.
+// call_prefetch: memory to prefetch instead of the next block, or NULL.
 static void words_block(const struct macrokernel_args *args, const struct words_block *block, const float *next,
-                        struct macrokernel_prefetch *elsewhere) {
+                        struct macrokernel_prefetch *call_prefetch) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t fetches = tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_PREFETCH);
     struct words_pass pass = {
         .panel = (const float *)args->panels[block->panel] + block->begin * EXPERTD_KERNEL_PANEL,
         .words = block->words,
-        .begins = block->begin == 0 && !args->goes_on,
-        .ahead = macrokernel_prefetch_over(next, block->words * EXPERTD_KERNEL_PANEL * sizeof *next, fetches),
+        .begins = block->begin == 0 && !args->accumulate,
+        .prefetch = macrokernel_prefetch_over(next, block->words * EXPERTD_KERNEL_PANEL * sizeof *next, fetches),
     };
-    pass.ahead.far = WORDS_INTO_L2 && prefetch_blocks_into_l2();
-    pass.ahead.again = words_again(args->rows);
-    if (elsewhere) {
-        pass.ahead = *elsewhere;
+    pass.prefetch.far = WORDS_INTO_L2 && prefetch_blocks_into_l2();
+    pass.prefetch.again = words_again(args->rows);
+    if (call_prefetch) {
+        pass.prefetch = *call_prefetch;
     }
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
@@ -192,12 +195,12 @@ static void words_block(const struct macrokernel_args *args, const struct words_
         pass.sums = args->sums + row * KERNEL_SUMS + block->panel * EXPERTD_KERNEL_PANEL;
         words_columns(&pass, rows);
     }
-    if (elsewhere) {
-        *elsewhere = pass.ahead;
+    if (call_prefetch) {
+        *call_prefetch = pass.prefetch;
     }
 }
 
-// Blocks of at most `limit`, as even as can be, of whole runs.
+// Words of a block: at most `limit`, a multiple of WORDS_RUN, so that blocks are as even as possible.
 static size_t words_of_block(size_t words, size_t limit) {
     size_t blocks = (words + limit - 1) / limit;
     size_t runs = blocks ? (words / WORDS_RUN + blocks) / blocks : 0;
@@ -212,8 +215,8 @@ static size_t words_block_limit(size_t rows) {
     return small_m ? WORDS_SMALL_M_BLOCK : WORDS_BLOCK;
 }
 
-// What all blocks of a call fetch in place of panels.
-static struct macrokernel_prefetch words_elsewhere(const struct macrokernel_args *args, size_t words) {
+// args->ahead, to be prefetched in even shares by all blocks of the call instead of panels; .step is 0 if there is none.
+static struct macrokernel_prefetch words_call_prefetch(const struct macrokernel_args *args, size_t words) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t fetches = args->count * tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (words / WORDS_PREFETCH);
     if (WORDS_ONE_LINE || args->ahead.runs == 0) {
@@ -222,15 +225,15 @@ static struct macrokernel_prefetch words_elsewhere(const struct macrokernel_args
     return macrokernel_prefetch_of(&args->ahead, fetches, words_again(args->rows) > 0);
 }
 
-// `words` whole words of K. What is left of K, the caller adds.
+// Multiplies `words` complete words of K. The caller adds the products of an incomplete last word.
 static void words_macrokernel(const struct macrokernel_args *args, size_t words) {
     size_t most = words_of_block(words, words_block_limit(args->rows));
-    struct macrokernel_prefetch elsewhere = words_elsewhere(args, words);
+    struct macrokernel_prefetch call_prefetch = words_call_prefetch(args, words);
     for (size_t p = 0; p < args->count; p++) {
         struct words_block block = {.panel = p};
         do {
             block.words = words - block.begin < most ? words - block.begin : most;
-            words_block(args, &block, words_next(args, &block, words), elsewhere.step ? &elsewhere : NULL);
+            words_block(args, &block, words_next(args, &block, words), call_prefetch.step ? &call_prefetch : NULL);
             block.begin += block.words;
         } while (block.begin < words);
     }

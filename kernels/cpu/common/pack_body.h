@@ -1,24 +1,28 @@
-// Decoding and packing on the fly, compiled once per instruction set. The including file defines PACK_TARGET(name), PACK_LANES
-// and transpose_words(src, stride, dst): PACK_WORDS neighbouring words of PACK_LANES lines, `stride` bytes apart, to
-// dst[word][line], words EXPERTD_KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
+// Decoding and packing (pack.h), compiled once per instruction set. The including file defines PACK_TARGET(name), PACK_LANES,
+// PACK_WORDS and
+//   transpose_words(src, stride, dst)  transposes PACK_WORDS neighbouring words of PACK_LANES lines, `stride` bytes apart, to
+//                                      dst[word * EXPERTD_KERNEL_PANEL + line]
+//   PACK_INTERLEAVES_PANELS            optional: the file also defines interleave_panel_2(rows, dst) and interleave_panel_4(rows,
+//                                      dst), which interleave 64 columns of 2 rows of 16-bit or of 4 rows of 8-bit elements
+// The rest is plain C that the compiler vectorises.
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/layout/pack.h"
 
 enum { PACK_LINE = 64, PACK_ROWS_AHEAD = 16 };
 
-// Without branches, so that the loops become vectors.
+// first ? a : b without a branch, so that the compiler vectorises the loops.
 static inline uint32_t pack_choose(bool first, uint32_t a, uint32_t b) {
     uint32_t mask = 0u - (uint32_t)first;
     return (a & mask) | (b & ~mask);
 }
 
-// A magnitude of `mantissa` bits of fraction as the upper half of an f32. What is subnormal is converted as a whole number, for an
-// f32 that is subnormal itself takes some CPUs a hundred cycles to multiply.
-static inline uint32_t pack_f8_value(uint32_t magnitude, uint32_t mantissa, uint32_t exponent_up, float least) {
-    uint32_t normal = (magnitude << (23 - mantissa)) + (exponent_up << 23);
+// A float8's magnitude, with `mantissa` bits of fraction, as bf16 bits. Subnormal codes are converted as integers times `least`:
+// multiplying subnormal f32 takes some CPUs a hundred cycles.
+static inline uint32_t pack_f8_value(uint32_t magnitude, uint32_t mantissa, uint32_t bias_difference, float least) {
+    uint32_t normal = (magnitude << (23 - mantissa)) + (bias_difference << 23);
     uint32_t tiny = expertd_f32_bits((float)(int32_t)magnitude * least);
     return pack_choose(magnitude >> mantissa != 0, normal, tiny) >> 16;
 }
@@ -69,7 +73,7 @@ void PACK_TARGET(decode)(const struct decode_args *args) {
     }
 }
 
-// Word `word` of a line: what of it is there, else 0.
+// Word `word` of a line of `bytes` bytes; bytes past its end are 0.
 static uint32_t word_at(const char *line, size_t word, size_t bytes) {
     uint32_t value = 0;
     size_t left = bytes - word * sizeof value;
@@ -77,11 +81,11 @@ static uint32_t word_at(const char *line, size_t word, size_t bytes) {
     return value;
 }
 
-// PACK_LANES lines, or fewer, of `bytes` each, to columns of a panel. The lines after these are fetched meanwhile: with as many
-// streams at once the hardware does not find them all.
+// Packs up to PACK_LANES lines of `bytes` each as columns of a panel. The next PACK_LANES lines are prefetched, because the
+// hardware prefetcher cannot follow so many streams.
 static void pack_lines(const char *src, size_t stride, size_t lines, size_t bytes, uint32_t *panel) {
-    size_t words = (bytes + 3) / 4, whole = lines == PACK_LANES ? bytes / 4 / PACK_WORDS * PACK_WORDS : 0;
-    for (size_t w = 0; w < whole; w += PACK_WORDS) {
+    size_t words = (bytes + 3) / 4, full_words = lines == PACK_LANES ? bytes / 4 / PACK_WORDS * PACK_WORDS : 0;
+    for (size_t w = 0; w < full_words; w += PACK_WORDS) {
         if (w * 4 % PACK_LINE == 0) {
             for (size_t l = 0; l < PACK_LANES; l++) {
                 __builtin_prefetch((const void *)((uintptr_t)src + (PACK_LANES + l) * stride + w * 4), 0, 2);
@@ -90,7 +94,7 @@ static void pack_lines(const char *src, size_t stride, size_t lines, size_t byte
         transpose_words(src + w * 4, stride, panel + w * EXPERTD_KERNEL_PANEL);
     }
     for (size_t l = 0; l < lines; l++) {
-        for (size_t w = whole; w < words; w++) {
+        for (size_t w = full_words; w < words; w++) {
             panel[w * EXPERTD_KERNEL_PANEL + l] = word_at(src + l * stride, w, bytes);
         }
     }
@@ -105,7 +109,7 @@ void PACK_TARGET(pack_k_major)(const struct pack_args *args) {
     }
 }
 
-// A tensor of a file may begin at an odd address.
+// 16 bits at any address: a tensor of a file may begin at an odd one.
 static inline uint32_t half_at(const char *row, size_t index) {
     uint16_t half;
     memcpy(&half, row + index * sizeof half, sizeof half);
@@ -125,8 +129,8 @@ PANEL_INLINE void interleave_4(const uint8_t *restrict a, const uint8_t *restric
     }
 }
 
-// A row of words of one panel from the k that it is made of; those past K are 0. Of a whole panel `lines` is a constant, as
-// `element` always is: loops become a few vectors.
+// Interleaves the rows of k, k + 1, ... that make up one word into the words of `lines` columns of one panel; k past K count as 0.
+// `element` is a constant, and so is `lines` for a full panel, so that the loops become a few vector instructions.
 PANEL_INLINE void pack_interleave(const struct pack_args *args, size_t element, size_t k, size_t line, size_t lines,
                                   uint32_t *dst) {
     static const uint8_t ZEROS[EXPERTD_KERNEL_PANEL * sizeof(uint32_t)];
@@ -134,7 +138,7 @@ PANEL_INLINE void pack_interleave(const struct pack_args *args, size_t element, 
     for (size_t i = 0; i < 4 / element && k + i < args->k; i++) {
         rows[i] = (const char *)args->src + (k + i) * args->stride + line * element;
     }
-#if defined(PACK_WEAVES_PANELS)
+#if defined(PACK_INTERLEAVES_PANELS)
     if (lines == EXPERTD_KERNEL_PANEL && element < 4) {
         if (element == 2) {
             interleave_panel_2(rows, dst);
@@ -190,7 +194,7 @@ void PACK_TARGET(pack_n_major)(const struct pack_args *args) {
     }
 }
 
-// The sums of bytes + 128 of each quad to the halves of a word. `count` is a constant.
+// Adds bytes + 128 of `count` quads per column to two 16-bit sums in each word of `halves`. `count` is a constant.
 PANEL_INLINE void add_bytes(const int8_t (*quads)[4], size_t count, uint32_t *halves) {
     for (size_t c = 0; c < EXPERTD_KERNEL_PANEL; c++) {
         uint32_t sum = halves[c];
@@ -205,7 +209,7 @@ PANEL_INLINE void add_bytes(const int8_t (*quads)[4], size_t count, uint32_t *ha
 }
 
 void PACK_TARGET(quad_offsets)(const struct offsets_args *args) {
-    enum { MOST = 64, STEP = 4 }; // quads whose bytes' sums fit 16 bits; quads of a step
+    enum { MOST = 64, STEP = 4 }; // most quads whose sums fit into 16 bits; quads of a step
     const int8_t(*quads)[EXPERTD_KERNEL_PANEL][4] = args->quads;
     uint32_t sums[EXPERTD_KERNEL_PANEL] = {0};
     for (size_t q = 0, count; q < args->count; q += count) {
@@ -222,13 +226,13 @@ void PACK_TARGET(quad_offsets)(const struct offsets_args *args) {
             sums[c] += (halves[c] & 0xffff) + (halves[c] >> 16);
         }
     }
-    for (size_t c = 0; c < EXPERTD_KERNEL_PANEL; c++) { // bytes were 128 more than they are
+    for (size_t c = 0; c < EXPERTD_KERNEL_PANEL; c++) { // subtracts the 128 that were added to each byte
         args->offsets[c] = (int32_t)(((uint32_t)args->count * 4 * 128 - sums[c]) << 7);
     }
 }
 
-// Nibbles 1 and 2 of each half change places, then bytes 1 and 2: even nibbles come to the low half, odd ones to the high half.
-static inline uint32_t part_nibbles(uint32_t word) {
+// Moves even nibbles to the low 16 bits and odd ones to the high 16 bits: swaps nibbles 1 and 2 of each half, then bytes 1 and 2.
+static inline uint32_t split_nibbles(uint32_t word) {
     uint32_t nibbles = (word ^ word >> 4) & 0x00f000f0u;
     word ^= nibbles ^ nibbles << 4;
     uint32_t bytes = (word ^ word >> 8) & 0x0000ff00u;
@@ -237,8 +241,8 @@ static inline uint32_t part_nibbles(uint32_t word) {
 
 typedef uint16_t pack_halves __attribute__((vector_size(16)));
 
-// Four columns' low halves, then their high ones.
-static inline void part_halves(const uint32_t *words, uint8_t *line) {
+// Stores the low halves of four columns' words, then their high halves.
+static inline void split_halves(const uint32_t *words, uint8_t *line) {
     pack_halves v;
     memcpy(&v, words, sizeof v);
     v = __builtin_shufflevector(v, v, 0, 2, 4, 6, 1, 3, 5, 7);
@@ -250,11 +254,11 @@ void PACK_TARGET(place_codes)(const struct place_args *args) {
     uint32_t *restrict lines = (uint32_t *)(void *)args->lines;
     if (args->bits == 8) {
         for (size_t i = 0; i < args->count * EXPERTD_KERNEL_PANEL; i += 4) {
-            part_halves(words + i, args->lines + i * sizeof *words);
+            split_halves(words + i, args->lines + i * sizeof *words);
         }
         return;
     }
     for (size_t i = 0; i < args->count * EXPERTD_KERNEL_PANEL; i++) {
-        lines[i] = part_nibbles(words[i]);
+        lines[i] = split_nibbles(words[i]);
     }
 }

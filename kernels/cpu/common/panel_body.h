@@ -1,23 +1,24 @@
-// The panel kernels, written once over a vector of LANES floats. The including file defines, for its instruction set:
-//   vec, LANES               the vector and its floats
-//   PANEL_VECS               vectors of columns whose accumulators fit the registers with PANEL_TILE rows
+// The microkernels for small m: rows of f32 or bf16 by one panel, written once over a vector of LANES floats. The including file
+// defines, for its instruction set:
+//   vec, LANES               the vector type and its number of floats
+//   PANEL_VECS               vectors of columns whose accumulators fit into registers with PANEL_TILE rows
 //   vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
-//   vec_fma_flushed          the same with fma_flushed.h's result, where the machine's flush is another (float_mode.h)
-//   vec_prefetch             a line of memory, to all levels of cache
-//   vec_even, vec_odd        LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
-// and names the results by PANEL_TARGET(name). K goes in chunks through accumulators in memory, which is exact: the chunk of a
-// panel stays in L1 over the passes along its columns, and bf16 rows are widened once per chunk.
+//   vec_fma_flushed          vec_fma with the result of fma_flushed.h, where the machine flushes otherwise (float_mode.h)
+//   vec_prefetch             prefetches a line into all levels of cache
+//   vec_even, vec_odd        of LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
+// and names the results by PANEL_TARGET(name). K is cut into chunks; between two chunks accumulators are stored and loaded, which
+// is exact. A chunk of a panel stays in L1 while all passes over its columns use it, and bf16 rows are widened once per chunk.
 #include <string.h>
 
 #include "expertd/base/dtype.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
-    PANEL_CHUNK = 128,               // k: 32 KiB of an f32 panel, 16 KiB of a bf16 one, which two tiles of rows share; even
-    PANEL_LONG_CHUNK = 512,          // of one tile, which goes on to the next lines of memory the sooner
-    PANEL_ROWS = 2 * PANEL_TILE,     // that a panel is read once for
+    PANEL_CHUNK = 128,               // k of a chunk for two tiles of rows: 32 KiB of an f32 panel, 16 KiB of a bf16 one; even
+    PANEL_LONG_CHUNK = 512,          // k of a chunk for one tile, whose reads from memory are then interrupted less often
+    PANEL_ROWS = 2 * PANEL_TILE,     // most rows for which a panel is read from memory once
     PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
 };
 
@@ -45,7 +46,7 @@ PANEL_INLINE void panel_store(vec sums[][PANEL_VECS], size_t rows, panel_row *to
     }
 }
 
-// sums[r][v] += x[r][i] * w[v], one fma each.
+// sums[r][v] = fma(x[r][i], w[v], sums[r][v]).
 PANEL_INLINE void panel_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const vec *w) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         vec value = vec_broadcast(&x[r][i]);
@@ -55,32 +56,33 @@ PANEL_INLINE void panel_step(vec sums[][PANEL_VECS], size_t rows, const float *c
     }
 }
 
-// The weights to come, fetched while a chunk is multiplied: by one tile of rows a little ahead, by two the chunk after this one,
-// each its half, so that memory is not idle while the second tile multiplies from L1 (8 rows of bf16: .57 -> .73 of a plain read).
-struct panel_ahead {
-    uintptr_t at;      // where the first step fetches
-    size_t first_step; // of this tile, in steps of all tiles
-    unsigned shift;    // 0: one tile, 1: two
-    size_t more;       // prefetch_stream's
+// Prefetching while a chunk is multiplied. One tile of rows prefetches a fixed distance ahead. Two tiles prefetch one half of the
+// next chunk each, so that memory is not idle while the second tile multiplies from L1 (8 rows of bf16: .57 -> .73 of a plain
+// read).
+struct panel_prefetch {
+    uintptr_t at;      // address prefetched by the first step
+    size_t first_step; // index of this tile's first step among the steps of all tiles
+    unsigned shift;    // log2 of the number of tiles: 0 or 1
+    size_t more;       // as in struct prefetch_stream
 };
 
-// A step fetches the PANEL_PASS columns of its share; `step_bytes` of a panel are multiplied in a step.
-PANEL_INLINE void panel_prefetch_ahead(struct panel_ahead ahead, size_t step, size_t step_bytes, size_t column) {
+// Prefetches PANEL_PASS columns of one step; a step multiplies `step_bytes` of a panel.
+PANEL_INLINE void panel_prefetch_step(struct panel_prefetch prefetch, size_t step, size_t step_bytes, size_t column) {
     uintptr_t at =
-        ahead.at + ((ahead.first_step + step) >> ahead.shift) * step_bytes + column * (step_bytes / EXPERTD_KERNEL_PANEL);
+        prefetch.at + ((prefetch.first_step + step) >> prefetch.shift) * step_bytes + column * (step_bytes / EXPERTD_KERNEL_PANEL);
     PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * (step_bytes / EXPERTD_KERNEL_PANEL); line += 64) {
-        prefetch_streamed((const void *)(at + line), (struct prefetch_stream){0, ahead.more});
+        prefetch_streamed((const void *)(at + line), (struct prefetch_stream){0, prefetch.more});
     }
 }
 
-// `depth` of k along PANEL_PASS columns from `column`; `rows` is a constant in each copy, so that the sums are registers.
+// `depth` k of a chunk by PANEL_PASS columns from `column` on. `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void panel_pass_f32(panel_row *block, const float *const *x, const float *panel, size_t depth, size_t column,
-                                 struct panel_ahead ahead, size_t rows) {
+                                 struct panel_prefetch prefetch, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i++) {
         vec w[PANEL_VECS];
-        panel_prefetch_ahead(ahead, i, EXPERTD_KERNEL_PANEL * sizeof *panel, column);
+        panel_prefetch_step(prefetch, i, EXPERTD_KERNEL_PANEL * sizeof *panel, column);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_load(panel + i * EXPERTD_KERNEL_PANEL + column + v * LANES);
         }
@@ -89,15 +91,15 @@ PANEL_INLINE void panel_pass_f32(panel_row *block, const float *const *x, const 
     panel_store(sums, rows, block, column);
 }
 
-// Pairs of k, the odd one first; x is padded with +0 to a whole pair.
+// The same for pairs of k, the odd one first; x is padded with +0 to a complete pair.
 PANEL_INLINE void panel_pass_bf16(panel_row *block, const float *const *x, const uint16_t *panel, size_t depth, size_t column,
-                                  struct panel_ahead ahead, size_t rows) {
+                                  struct panel_prefetch prefetch, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i += 2) {
         const uint16_t *pairs = panel + i * EXPERTD_KERNEL_PANEL + 2 * column;
         vec w[PANEL_VECS];
-        panel_prefetch_ahead(ahead, i / 2, 2 * EXPERTD_KERNEL_PANEL * sizeof *panel, column);
+        panel_prefetch_step(prefetch, i / 2, 2 * EXPERTD_KERNEL_PANEL * sizeof *panel, column);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_odd(pairs + 2 * v * LANES);
         }
@@ -110,13 +112,13 @@ PANEL_INLINE void panel_pass_bf16(panel_row *block, const float *const *x, const
     panel_store(sums, rows, block, column);
 }
 
-// A chunk of a panel through the copy for its number of rows. Not inlined: no fma may move across a change of the floating-point
-// mode in the caller.
+// One tile of rows by a chunk of a panel, with the copy for its number of rows. Not inlined: no fma may move across a change of the
+// floating-point mode in the caller.
 #define PANEL_CHUNK_FUNCTION(name, pass, element)                                                                                  \
     static __attribute__((noinline)) void name(panel_row *block, size_t rows, const float *const *x, const element *panel,         \
-                                               size_t depth, struct panel_ahead ahead) {                                           \
+                                               size_t depth, struct panel_prefetch prefetch) {                                     \
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS) {                                             \
-            PANEL_BY_ROWS(rows, pass, block, x, panel, depth, column, ahead);                                                      \
+            PANEL_BY_ROWS(rows, pass, block, x, panel, depth, column, prefetch);                                                   \
         }                                                                                                                          \
     }
 
@@ -138,24 +140,24 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
     }
 }
 
-// The chunk is in L1 when the second tile comes to it. k_of_step: 2 where k goes in pairs.
+// All tiles of rows by one chunk, which is in L1 for the second tile. k_of_step: 1, or 2 for pairs of k.
 #define PANEL_TILES_FUNCTION(name, chunk_function, element, k_of_step)                                                             \
     static void name(panel_row *block, size_t rows, const float *const *x, const element *chunk, size_t depth) {                   \
         bool two = rows > PANEL_TILE;                                                                                              \
         struct prefetch_stream stream =                                                                                            \
             two ? (struct prefetch_stream){depth * EXPERTD_KERNEL_PANEL * sizeof *chunk, 0} : prefetch_stream_ahead();             \
-        struct panel_ahead ahead = {(uintptr_t)chunk + stream.near, 0, two, stream.more};                                          \
+        struct panel_prefetch prefetch = {(uintptr_t)chunk + stream.near, 0, two, stream.more};                                    \
         for (size_t row = 0, tile; row < rows; row += tile) {                                                                      \
             tile = panel_tile_rows(rows, row);                                                                                     \
-            chunk_function(block + row, tile, x + row, chunk, depth, ahead);                                                       \
-            ahead.first_step += depth / (k_of_step);                                                                               \
+            chunk_function(block + row, tile, x + row, chunk, depth, prefetch);                                                    \
+            prefetch.first_step += depth / (k_of_step);                                                                            \
         }                                                                                                                          \
     }
 
 PANEL_TILES_FUNCTION(panel_tiles_f32, panel_chunk_f32, float, 1)
 PANEL_TILES_FUNCTION(panel_tiles_bf16, panel_chunk_bf16, uint16_t, 2)
 
-// A row's chunk with every fma flushed as it must be, whatever the machine's flush; PANEL_PASS columns at a time.
+// One row by a chunk, with every fma flushed as the contract says, where the machine's flush differs.
 static __attribute__((noinline)) void panel_exact_bf16(float *sums, const float *x, const uint16_t *chunk, size_t depth) {
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS) {
         vec sum[PANEL_VECS];
@@ -176,7 +178,7 @@ static __attribute__((noinline)) void panel_exact_bf16(float *sums, const float 
     }
 }
 
-// panel_tiles_bf16, and once more where the machine's flush may have been the wrong one.
+// panel_tiles_bf16, repeated by panel_exact_bf16 if the machine may have flushed a result wrongly.
 static void panel_checked_bf16(panel_row *block, size_t rows, const float *const *x, const uint16_t *chunk, size_t depth) {
     panel_row before[PANEL_ROWS];
     if (FLUSHES_BEFORE_ROUNDING) {
@@ -192,7 +194,7 @@ static void panel_checked_bf16(panel_row *block, size_t rows, const float *const
     }
 }
 
-// Rows [row, row + rows) of the call, at most PANEL_ROWS, whole K.
+// Rows [row, row + rows) of the call, at most PANEL_ROWS, over the whole of K.
 static void panel_rows_f32(const struct panel_args *args, size_t row, size_t rows) {
     const float *panel = args->panel;
     panel_row block[PANEL_ROWS];

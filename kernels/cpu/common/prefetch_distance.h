@@ -1,4 +1,4 @@
-// How far ahead of their use lines of memory are fetched, and into which cache: CPUs differ. Private to cpu/.
+// Prefetch distances, and the cache level to prefetch into, for each kind of CPU. Private to kernels/.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_PREFETCH_DISTANCE_H
 #define EXPERTD_KERNELS_CPU_COMMON_PREFETCH_DISTANCE_H
 
@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Zen 4 follows a stream of loads by itself, as far ahead as memory needs. Prefetches into L1 take the places in which its misses
-// wait, so what it must be told of is fetched into L2. (Family 19h without AVX-512 is Zen 3.)
+// Zen 4's hardware prefetcher follows a stream of loads, as far ahead as memory needs. Software prefetches into L1 take up the
+// slots for outstanding misses, so kernels prefetch into L2. (Family 19h without AVX-512 is Zen 3.)
 static inline bool prefetch_as_zen4(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_is("amdfam19h") && __builtin_cpu_supports("avx512f");
@@ -16,7 +16,7 @@ static inline bool prefetch_as_zen4(void) {
 #endif
 }
 
-// AMD's CPUs without AVX-512, measured on a Zen 3 alone.
+// AMD's CPUs without AVX-512. Measured on a Zen 3 only.
 static inline bool prefetch_as_zen3(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_is("amd") && !__builtin_cpu_supports("avx512f");
@@ -25,7 +25,7 @@ static inline bool prefetch_as_zen3(void) {
 #endif
 }
 
-// AMD's later CPUs with AVX-512.
+// AMD's CPUs with AVX-512 after Zen 4.
 static inline bool prefetch_as_zen5(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && !prefetch_as_zen4();
@@ -34,7 +34,7 @@ static inline bool prefetch_as_zen5(void) {
 #endif
 }
 
-// Intel's CPUs with AVX-512 follow a stream by themselves too, within 4 KiB of it, and leave L1 to others.
+// Intel's CPUs with AVX-512. Their hardware prefetcher follows a stream too, up to 4 KiB ahead, but not into L1.
 static inline bool prefetch_as_intel(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
@@ -43,21 +43,21 @@ static inline bool prefetch_as_intel(void) {
 #endif
 }
 
-// What is multiplied a block later goes into L2, and from there into L1 in time.
+// Whether the next block is prefetched into L2 first, and from there into L1.
 static inline bool prefetch_blocks_into_l2(void) {
     return prefetch_as_zen4() || prefetch_as_intel();
 }
 
-// Bytes ahead that a stream is fetched whose lines are multiplied as fast as they come: into L1, and from there on into L2 (0:
-// not).
+// Prefetch distances of a stream whose lines are multiplied as fast as they arrive: `near` bytes ahead into L1, near + more bytes
+// ahead into L2. more = 0: not into L2.
 struct prefetch_stream {
     size_t near, more;
 };
 
-// Zen 4: the line at hand, which costs nothing. Four rows of bf16 read memory at .77 of a plain read with 4 KiB, .97 with none.
-// Intel: one row of f32 on a Granite Rapids .63 with 4 KiB into L1, 1.0 with half a KiB and 3 KiB into L2 (bf16 .81, .97); with 2
-// and 8 KiB an Emerald Rapids is 1.02 to 1.13 times as fast again in one row to six of either. Elsewhere memory needs 4 KiB (one
-// row of bf16 on a Sapphire Rapids .69 with none, .97 with them).
+// Zen 4: no distance, which costs nothing. Four rows of bf16 read memory at .77 of a plain read with 4 KiB, .97 with none. Intel:
+// one row of f32 on a Granite Rapids .63 with 4 KiB into L1, 1.0 with half a KiB and 3 KiB into L2 (bf16 .81, .97); with 2 and 8
+// KiB an Emerald Rapids is 1.02 to 1.13 times as fast again, for one to six rows of f32 and of bf16. Other CPUs: 4 KiB (one row of
+// bf16 on a Sapphire Rapids .69 with none, .97 with 4 KiB).
 static inline struct prefetch_stream prefetch_stream_ahead(void) {
     if (prefetch_as_intel()) {
         return (struct prefetch_stream){2048, 6144};
@@ -65,7 +65,7 @@ static inline struct prefetch_stream prefetch_stream_ahead(void) {
     return (struct prefetch_stream){prefetch_as_zen4() ? 0 : 4096, 0};
 }
 
-// Into L2 alone, or L1 too. Inlined always: gcc 12 takes a function that does nothing else for one without effect.
+// far: into L2 only, else into L1 too. Always inlined: gcc 12 drops calls of a function that only prefetches.
 static inline __attribute__((always_inline)) void prefetch_into(const void *line, bool far) {
     if (far) {
         __builtin_prefetch(line, 0, 2);
@@ -81,20 +81,21 @@ static inline __attribute__((always_inline)) void prefetch_streamed(const void *
     }
 }
 
-// What a thread reads later, of rows that come from anywhere.
-struct rows_ahead {
-    const void *const *x;      // [rows]
-    size_t rows, begin, bytes; // of each, from byte `begin` on
+// Rows that the thread reads later: bytes [begin, begin + bytes) of each.
+struct prefetch_rows_ahead {
+    const void *const *x; // [rows]
+    size_t rows, begin, bytes;
 };
 
-// Do they stay in L2 until they are read?
-static inline bool prefetch_rows_stay(const struct rows_ahead *ahead) {
+// Whether the rows would stay in L2 until they are read.
+static inline bool prefetch_rows_stay(const struct prefetch_rows_ahead *ahead) {
     enum { MOST_BYTES = 256 << 10 };
     return ahead->rows * ahead->bytes <= MOST_BYTES;
 }
 
-// One of `shares` shares of them into L2, as far as they stay there: all at once, some would be dropped.
-static inline void prefetch_rows_share(const struct rows_ahead *ahead, size_t share, size_t shares) {
+// Prefetches part `share` of `shares` of the rows into L2, if they would stay there. All of them at once would be too many: CPUs
+// drop prefetches.
+static inline void prefetch_rows_share(const struct prefetch_rows_ahead *ahead, size_t share, size_t shares) {
     enum { LINE = 64 };
     const size_t lines = (ahead->bytes + LINE - 1) / LINE;
     const size_t from = lines * share / shares * LINE, to = lines * (share + 1) / shares * LINE;
@@ -105,15 +106,15 @@ static inline void prefetch_rows_share(const struct rows_ahead *ahead, size_t sh
     }
 }
 
-// They are fetched line by line: `lines` each time, until all have been.
+// The same, `lines` lines at each call of prefetch_rows_on, until all have been prefetched.
 struct rows_walk {
-    struct rows_ahead of;
-    size_t row, at; // the next line
-    size_t lines;
+    struct prefetch_rows_ahead of;
+    size_t row, at; // the next line: row, and byte in it
+    size_t lines;   // per call; 0: none left
 };
 
-// In so many times.
-static inline struct rows_walk prefetch_rows_begin(struct rows_ahead of, size_t times) {
+// Spreads the rows over `times` calls of prefetch_rows_on.
+static inline struct rows_walk prefetch_rows_begin(struct prefetch_rows_ahead of, size_t times) {
     enum { LINE = 64 };
     const bool any = of.rows > 0 && of.bytes > 0 && prefetch_rows_stay(&of);
     return (struct rows_walk){.of = of, .lines = any ? (of.rows * ((of.bytes + LINE - 1) / LINE) + times - 1) / times : 0};
@@ -135,19 +136,20 @@ static inline __attribute__((always_inline)) void prefetch_rows_on(struct rows_w
     }
 }
 
-// Zen 4 drops a prefetch into L2 when too many are on their way: one in seven at a line each 16 cycles while another core reads
-// memory, one in three at one each 4. So a line is asked for again, nearer, which costs little where it has come.
-enum { PREFETCH_AGAIN = 8192 }; // bytes behind the fetches of a block (macrokernel_prefetch.h)
-// Zen 5 drops some too, and is asked again in the same way for lines into L1: b2048 of bf16 .866 -> .885 of the roof.
+// Zen 4 drops prefetches into L2 when too many are outstanding: one in seven at a line every 16 cycles while another core reads
+// memory, one in three at a line every 4 cycles. So each line is prefetched again later, which costs little if it has arrived.
+enum { PREFETCH_AGAIN = 8192 }; // bytes between the two prefetches of a block's line (macrokernel_prefetch.h)
+// Zen 5 drops some too; lines into L1 are prefetched again: b2048 of bf16 .866 -> .885 of the roof.
 enum { PREFETCH_AGAIN_NEAR = 2048 };
 
-// Codes take longer to widen than Zen 4 looks ahead: from far into L2, again, then into L1. One row to eight of E4M3 are 1.1 to 1.5
-// times as fast as by fetching 16 KiB ahead into L1, of MXFP4 and INT4 1.0 to 1.3 times as by 4 KiB.
+// Prefetch distances in bytes for codes: `far` ahead into L2, `again` ahead into L2 once more, `near` ahead into L1. Codes are
+// widened too slowly for Zen 4's hardware prefetcher. One to eight rows of E4M3 are 1.1 to 1.5 times as fast as with 16 KiB ahead
+// into L1, of MXFP4 and INT4 1.0 to 1.3 times as with 4 KiB.
 struct prefetch_distance {
-    size_t near, again, far; // bytes; far 0: into L1 alone, again 0: once is enough
+    size_t near, again, far; // far = 0: into L1 only; again = 0: once
 };
 #define PREFETCH_CODES_ZEN4 ((struct prefetch_distance){2048, 6144, 12288})
-#define PREFETCH_CODES_INTEL ((struct prefetch_distance){2048, 0, 8192}) // prefetch_stream_ahead's
+#define PREFETCH_CODES_INTEL ((struct prefetch_distance){2048, 0, 8192}) // the distances of prefetch_stream_ahead
 
 static inline __attribute__((always_inline)) void prefetch_line(const void *line, struct prefetch_distance ahead) {
     prefetch_into((const void *)((uintptr_t)line + ahead.near), false);

@@ -1,4 +1,5 @@
-// Rows of x as they are, a quad a word. Private to cpu/panel_i8_*.c.
+// For quad_pass.h: int8 rows are used unchanged, one word per quad. Included by panel_i8_TARGET.c of instruction sets that multiply
+// int8.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_QUAD_PLAIN_H
 #define EXPERTD_KERNELS_CPU_COMMON_QUAD_PLAIN_H
 

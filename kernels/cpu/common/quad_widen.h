@@ -1,4 +1,5 @@
-// Rows of x for VPMADDWD: each quad as two words of two int16, (k, k + 2) and (k + 1, k + 3). Private to cpu/panel_i8_*.c.
+// For quad_pass.h: int8 rows are widened for VPMADDWD. A quad becomes two words of two int16 each: (k, k + 2) and (k + 1, k + 3).
+// Included by panel_i8_TARGET.c.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_QUAD_WIDEN_H
 #define EXPERTD_KERNELS_CPU_COMMON_QUAD_WIDEN_H
 

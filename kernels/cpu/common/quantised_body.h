@@ -1,20 +1,23 @@
-// The panel kernels of quantised weights, written once over a vector of LANES floats. The including file defines:
-//   vec, LANES, PANEL_VECS   as for panel_body.h, with vec_load, vec_store, vec_broadcast, vec_fma
-//   vec_scale(dtype, p)      LANES scales of a dtype (but for a global one) to f32; subnormals kept
-//   vec_mul, vec_div, vec_least(a, b) = min(|a|, b), b where a is NaN; vec_any_tiny(a): any |a| < 2^-126
-//   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
-//                            the end of the last line of codes; zeros: 64 bytes or NULL
-//   QUANTISED_IEEE      quantised_ieee(args, format) is asked first for rows of bf16; false: it has done nothing
+// The general kernels for quantised weights, for any rows, m and format, written once over a vector of LANES floats: codes are
+// widened to f32 in L1, a chunk of K at a time, and multiplied. The including file defines:
+//   vec, LANES, PANEL_VECS   as for panel_body.h, with vec_load, vec_store, vec_broadcast, vec_fma, and vec_zero, vec_mul, vec_div
+//   vec_huge()               a large finite number, with which a chain of vec_least starts
+//   vec_scale(dtype, p)      LANES scales of a dtype, widened to f32 without the global scale; subnormals are not flushed
+//   vec_least(a, b)          min(|a|, b); b where a is NaN
+//   vec_any_tiny(a)          whether any |a| < 2^-126
+//   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns. May write up to
+//                            the end of the last line of codes. zeros: 64 bytes or NULL
+//   QUANTISED_IEEE, optional quantised_ieee(args, format) is called first for bf16 rows; if it returns false, it has done nothing
 // and names the results by PANEL_TARGET(name).
 //
-// K goes in chunks. A chunk's partial sums are made first, under the flush where activations are bf16, and stored; then they are
-// closed, scale by scale. That is IEEE arithmetic, but to change MXCSR costs 200 cycles, for it empties the pipeline: they are
-// closed under the flush too, with an eye on what it could have changed, and the few rows in doubt once more without it.
-// Whether the machine flushes before rounding or after it (float_mode.h) is one here: no code's last bit is below 2^-16 (E5M2), no
-// bf16's below 2^-133, so a sum below 2^-126 is a multiple of 2^-149, and exact.
+// For each chunk the partial sums are computed first, under the flush if rows are bf16, and stored. Then each one is closed:
+// sum = fma(partial, scale, sum), which must be IEEE arithmetic. Changing MXCSR costs 200 cycles, because it empties the pipeline.
+// So partial sums are closed under the flush too; rows whose result the flush may have changed are detected, and closed again in
+// IEEE mode. It does not matter here whether the machine flushes before rounding or after it (float_mode.h): the last bit of a code
+// is at least 2^-16 (E5M2), that of a bf16 at least 2^-133, so a sum below 2^-126 is a multiple of 2^-149, and exact.
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/quantised_chunk.h"
 
@@ -26,20 +29,20 @@ static inline bool quantised_ieee(const struct panel_args *args, const struct ex
 #endif
 
 enum {
-    WIDE_K = 128,                    // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
-    WIDE_SCALES = WIDE_K / 16,       // the finest are of 16 k
+    WIDE_K = 128,                    // k of a chunk: 32 KiB of f32, which stay in L1 over all rows
+    WIDE_SCALES = WIDE_K / 16,       // most scales of a chunk: a scale group has at least 16 k
     PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
     COLUMN_VECS = EXPERTD_KERNEL_PANEL / (int)LANES,
 };
 
-// Would the flush divide by 0?
+// Whether the flush would turn the divisor of scales (the global scale, first in the panel) into 0.
 static bool divisor_is_flushed(const struct expertd_quantised_format *format, const uint8_t *panel) {
     uint32_t bits;
     memcpy(&bits, panel, sizeof bits);
     return format->global == EXPERTD_GLOBAL_DIVIDE && (bits & 0x7fffffffu) - 1 < 0x007fffffu; // subnormal, and not 0
 }
 
-// The chunk's scales as f32; false where one is below 2^-126, which the flush would take for 0, or divided by such a number.
+// The chunk's scales as f32. False if one is below 2^-126, or the divisor is: the flush would take it for 0.
 static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_row *out) {
     const struct expertd_quantised_format *format = c->format;
     const uint8_t *panel = c->args->panel;
@@ -64,7 +67,8 @@ static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_
     return !vec_any_tiny(least) && !divisor_is_flushed(format, panel);
 }
 
-// One row: sum = fma(partial, scale, sum), scales ascending; partials are `rows` rows apart. *least: of all sums on the way.
+// One row: sum = fma(partial, scale, sum) for ascending scales. partials: those of two scales are `rows` rows apart. *least: the
+// least magnitude of all intermediate sums.
 PANEL_INLINE void close_row(size_t scales, size_t rows, const panel_row *scale, const panel_row *partials, const float *sums,
                             vec sum[COLUMN_VECS], vec *least) {
     PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
@@ -84,7 +88,7 @@ PANEL_INLINE void close_store(const vec sum[COLUMN_VECS], float *sums) {
     }
 }
 
-// In IEEE arithmetic: the rows of which close_rows could not be sure.
+// Closes a row that close_rows left out. The caller has set IEEE mode.
 static __attribute__((noinline)) void close_row_ieee(size_t scales, size_t rows, const panel_row *scale, const panel_row *partials,
                                                      float *sums) {
     vec sum[COLUMN_VECS], least = vec_huge();
@@ -92,8 +96,9 @@ static __attribute__((noinline)) void close_row_ieee(size_t scales, size_t rows,
     close_store(sum, sums);
 }
 
-// In whichever mode: a flushed fma differs from IEEE's only where an operand is subnormal or it gives 0. Returns the rows, as bits,
-// with a sum below 2^-126 on the way, which are left alone, and those that were unsure before: only they can hold subnormal sums.
+// Closes rows in any mode. A flushed fma differs from IEEE's only if an operand is subnormal or the result is 0. So rows that have
+// an intermediate sum below 2^-126 are left out, and so are rows in `unsure`, which may hold subnormal sums. Returns both as a bit
+// mask.
 static __attribute__((noinline)) uint32_t close_rows(size_t scales, size_t rows, uint32_t unsure, const panel_row *scale,
                                                      const panel_row *partials, panel_row *sums) {
     for (size_t r = 0; r < rows; r++) {
@@ -120,7 +125,8 @@ static __attribute__((noinline)) void close_unsure(const struct chunk *c, size_t
     float_mode_restore(before);
 }
 
-// The partials of up to 32 rows into their sums; `normal`: no scale is below 2^-126; *unsure: of these rows, 0 at first.
+// Closes the partial sums of up to 32 rows. `normal`: no scale is below 2^-126. *unsure: the rows' bit mask from chunk to chunk, 0
+// at first.
 static void chunk_close(const struct chunk *c, size_t rows, bool normal, uint32_t *unsure, panel_row *scale, panel_row *partials,
                         panel_row *sums) {
     const panel_row *from = (const panel_row *)partials;
@@ -145,7 +151,7 @@ static void write_sums(const struct panel_args *args, const panel_row *sums) {
     }
 }
 
-// sums[r][v] += x[r][i] * w[i][v] along PANEL_PASS columns, one fma each.
+// sums[r][v] = fma(x[r][i], w[v], sums[r][v]) for PANEL_PASS columns.
 PANEL_INLINE void wide_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const float *w) {
     vec value[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
@@ -159,13 +165,13 @@ PANEL_INLINE void wide_step(vec sums[][PANEL_VECS], size_t rows, const float *co
     }
 }
 
-// `depth` k of one scale against widened weights; in `pairs` the odd k of each goes first, an odd depth is padded with +0.
-PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, const float *const *x, const panel_row *wide,
+// `depth` k of one scale by widened weights. pairs: bf16's order, the odd k of a pair first; an odd depth is padded with +0.
+PANEL_INLINE void wide_pass(panel_row *partial, bool accumulate, bool pairs, const float *const *x, const panel_row *wide,
                             size_t depth, size_t column, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-            sums[r][v] = goes_on ? vec_load(&partial[r][column + v * LANES]) : vec_zero();
+            sums[r][v] = accumulate ? vec_load(&partial[r][column + v * LANES]) : vec_zero();
         }
     }
     for (size_t i = 0; pairs && i < depth; i += 2) {
@@ -182,28 +188,29 @@ PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, const 
     }
 }
 
-// Through the copy for its number of rows. Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// All columns, with the copy for the tile's number of rows. Not inlined: no fma may move across a change of the floating-point mode
+// in the caller.
 #define WIDE_FUNCTION(name, pairs)                                                                                                 \
-    static __attribute__((noinline)) void name(panel_row *partial, bool goes_on, size_t rows, const float *const *x,               \
+    static __attribute__((noinline)) void name(panel_row *partial, bool accumulate, size_t rows, const float *const *x,            \
                                                const panel_row *wide, size_t depth) {                                              \
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS) {                                             \
-            PANEL_BY_ROWS(rows, wide_pass, partial, goes_on, pairs, x, wide, depth, column);                                       \
+            PANEL_BY_ROWS(rows, wide_pass, partial, accumulate, pairs, x, wide, depth, column);                                    \
         }                                                                                                                          \
     }
 
 WIDE_FUNCTION(wide_bf16, true)
 WIDE_FUNCTION(wide_f32, false)
 
-// What the rows of a call share while a chunk of the panel lies widened.
+// Scratch of a call.
 struct wide_work {
-    panel_row weights[WIDE_K + 8];
+    panel_row weights[WIDE_K + 8]; // the widened chunk
     panel_row scales[WIDE_SCALES];
-    bool normal;                                  // no scale is below 2^-126
-    panel_row partials[WIDE_SCALES * PANEL_TILE]; // of a tile of rows, [scale][row]
-    float x[PANEL_TILE][WIDE_K] __attribute__((aligned(64)));
-    panel_row carried[KERNEL_CALL_ROWS]; // partials of a scale that is longer than a chunk
+    bool normal;                                              // no scale is below 2^-126
+    panel_row partials[WIDE_SCALES * PANEL_TILE];             // of one tile of rows, [scale][row]
+    float x[PANEL_TILE][WIDE_K] __attribute__((aligned(64))); // the tile's widened rows
+    panel_row carried[KERNEL_CALL_ROWS];                      // partial sums of a scale group that is longer than a chunk
     panel_row sums[KERNEL_CALL_ROWS];
-    uint32_t unsure[KERNEL_CALL_ROWS]; // of the tile that begins at a row
+    uint32_t unsure[KERNEL_CALL_ROWS]; // of the tile that begins at a row: close_rows' bit mask
 };
 
 static void wide_chunk_weights(const struct chunk *c, struct wide_work *work) {

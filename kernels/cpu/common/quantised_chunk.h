@@ -1,4 +1,4 @@
-// How the kernels of quantised weights cut a panel along K. Private to cpu/quantised_*.
+// How the kernels for quantised weights cut a panel along K into chunks. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_QUANTISED_CHUNK_H
 #define EXPERTD_KERNELS_CPU_COMMON_QUANTISED_CHUNK_H
 
@@ -6,38 +6,39 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/layout/quantised_layout.h"
 
 typedef float panel_row[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
 
-// A panel's sums of a group call, into rows of their own, +0 at first, and back.
-static inline void panel_sums_load(const struct macrokernel_args *group, size_t panel, bool first, panel_row *sums) {
-    for (size_t r = 0; r < group->rows; r++) {
+// Copy one panel's sums of a macrokernel call to contiguous rows (first: +0 instead), and back.
+static inline void panel_sums_load(const struct macrokernel_args *macro, size_t panel, bool first, panel_row *sums) {
+    for (size_t r = 0; r < macro->rows; r++) {
         if (first) {
             memset(sums[r], 0, sizeof sums[r]);
         } else {
-            memcpy(sums[r], group->sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, sizeof sums[r]);
+            memcpy(sums[r], macro->sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, sizeof sums[r]);
         }
     }
 }
-static inline void panel_sums_store(const struct macrokernel_args *group, size_t panel, panel_row *sums) {
-    for (size_t r = 0; r < group->rows; r++) {
-        memcpy(group->sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, sums[r], sizeof sums[r]);
+static inline void panel_sums_store(const struct macrokernel_args *macro, size_t panel, panel_row *sums) {
+    for (size_t r = 0; r < macro->rows; r++) {
+        memcpy(macro->sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, sums[r], sizeof sums[r]);
     }
 }
 
-// A piece of K: whole scales, or a part of one.
+// A chunk of K: one or more complete scale groups, or a part of one.
 struct chunk {
     const struct panel_args *args;
     const struct expertd_quantised_format *format;
     struct quantised_layout layout;
-    size_t k, depth;      // its first k, and how many
-    size_t scale, scales; // its first scale, and how many
-    bool starts, ends;    // a scale's first, a scale's last k lie in it
+    size_t k, depth;      // first k, and number of k
+    size_t scale, scales; // first scale, and number of scales
+    bool starts, ends;    // the chunk contains the first k, the last k of a scale group
 };
 
-// The next chunk of at most `limit` k (a multiple of 8, so that it ends with a line of codes), or false at the end of K.
+// Moves to the next chunk of at most `limit` k, a multiple of 8, so that chunks end with a line of codes. False at the end of K. A
+// chunk whose `depth` is 0 moves to the first one.
 static inline bool chunk_next(struct chunk *c, size_t limit) {
     size_t total = c->args->k, scale_k = c->layout.scale_k;
     c->k += c->depth;
@@ -73,21 +74,21 @@ static inline const uint8_t *chunk_zeros(const struct chunk *c, size_t scale) {
                                   : NULL;
 }
 
-// k of its scale-th scale that lie in the chunk.
+// How many k of the chunk's scale-th scale group are in the chunk.
 static inline size_t chunk_depth(const struct chunk *c, size_t scale) {
     size_t before = scale * c->layout.scale_k;
     return c->depth - before < c->layout.scale_k ? c->depth - before : c->layout.scale_k;
 }
 
-// From its first code to the next chunk's.
+// Bytes from the chunk's first code to the next chunk's.
 static inline size_t chunk_bytes(const struct chunk *c) {
     size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
     size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
     return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
 }
 
-// Codes of the same k in the panel after the `panel`-th, in which the chunk lies, or the next chunk's in the first, or the first
-// that the thread takes next. NULL: it knows of none.
+// The codes to prefetch while the chunk is multiplied in panel `panel`: the same chunk of the next panel, after the last panel the
+// next chunk of the first one, after the last chunk the next call's first panel. NULL: unknown.
 static inline const uint8_t *chunk_next_codes(const struct chunk *c, const void *const *panels, size_t count, size_t panel,
                                               const void *const *next) {
     size_t at = (size_t)(chunk_codes(c, 0) - (const uint8_t *)panels[panel]);

@@ -1,4 +1,4 @@
-// What a code and a scale are worth, in plain C: the definitions that the fast kernels widen by.
+// The values of codes and scales, in plain C. These are the definitions; the fast kernels' decoders give the same bits.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_QUANTISED_VALUES_H
 #define EXPERTD_KERNELS_CPU_COMMON_QUANTISED_VALUES_H
 
@@ -16,7 +16,7 @@ static inline float f32_from_e8m0(uint8_t code) {
     return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
 }
 
-// Code (k, column) of the scale whose codes and zero points (NULL: none) these are. Exact in bf16.
+// The value of code (k, column) of a scale group, minus its zero point; zeros: NULL if there are none. Exact in bf16.
 static inline float quantised_value(enum expertd_weight_code code, const uint8_t *codes, const uint8_t *zeros, size_t k,
                                     size_t column) {
     unsigned shift;
@@ -36,7 +36,7 @@ static inline float quantised_value(enum expertd_weight_code code, const uint8_t
     }
 }
 
-// Of a column, from the panel's header and the scales of one piece of K: the format's own product, rounded once.
+// A column's scale in one scale group: the block's scale times or divided by the panel's global scale, rounded once.
 static inline float quantised_scale(const struct expertd_quantised_format *format, const uint8_t *panel, const uint8_t *scales,
                                     size_t column) {
     size_t size = expertd_dtype_size(format->scale);

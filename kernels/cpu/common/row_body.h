@@ -1,8 +1,9 @@
-// The loops over one row, compiled once per instruction set: rows_TARGET.c defines `vec`, LANES, its operations and
-// ROW_TARGET(name), which names its copies, and includes this once. Every step is IEEE's in fp32, so all copies give the same bits.
+// The loops over one row (conversions, activations, combine, scores, the epilogue), compiled once per instruction set.
+// rows_TARGET.c defines `vec`, LANES, the operations on vectors and ROW_TARGET(name), which names the results, and includes this
+// body. Every step is IEEE fp32 arithmetic, so all instruction sets give the same bits.
 //
-// vec_load, vec_store and their kin take n values, 1 to LANES, from and to memory of any alignment. vec_greater(a, b) is
-// a > b ? a : b and vec_less likewise, so a NaN in b stays. vec_times_power(p, s): p * 2^n of s = MATH_ROUND + n.
+// vec_load, vec_store and their variants read or write n values, 1 to LANES, at any alignment. vec_greater(a, b) is a > b ? a : b
+// and vec_less(a, b) is a < b ? a : b, so a NaN in b is returned. vec_times_power(p, s) is p * 2^n for s = MATH_ROUND + n.
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "base/err.h"
 #include "expertd/kernels/activation.h"
 #include "expertd/kernels/combine.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/elements/epilogue.h"
 #include "kernels/elements/scalar_math_inline.h"
 
@@ -33,7 +34,7 @@ PANEL_INLINE vec row_load(enum expertd_dtype dtype, const void *row, size_t at, 
     }
 }
 
-// One rounding.
+// Rounds once.
 PANEL_INLINE void row_store(vec x, enum expertd_dtype dtype, void *row, size_t at, size_t n) {
     uint8_t *bytes = row;
     switch (dtype) {
@@ -49,7 +50,7 @@ PANEL_INLINE void row_store(vec x, enum expertd_dtype dtype, void *row, size_t a
     }
 }
 
-// A copy for each dtype, so that no loop asks which.
+// `dtype` is a constant in each copy, so that the loop does not branch on it.
 PANEL_INLINE void row_widen(enum expertd_dtype dtype, const void *src, size_t count, float *dst) {
     size_t at = 0;
     for (; at + LANES <= count; at += LANES) {
@@ -100,7 +101,7 @@ PANEL_INLINE void row_from_i32(float *sums, size_t count, enum expertd_dtype to)
 }
 
 void ROW_TARGET(from_i32)(float *sums, size_t count, enum expertd_dtype to) {
-    if (to == EXPERTD_DTYPE_F32) { // a constant in each copy, so that the loops become vectors
+    if (to == EXPERTD_DTYPE_F32) { // `to` is a constant in each copy, so that the compiler vectorises the loops
         row_from_i32(sums, count, EXPERTD_DTYPE_F32);
     } else {
         row_from_i32(sums, count, EXPERTD_DTYPE_BF16);
@@ -124,19 +125,19 @@ void ROW_TARGET(narrow)(const float *src, size_t count, enum expertd_dtype dtype
 
 // ---- activations
 
-// Vectors that take each step together: one after another they would wait for each other's results, with the out-of-order window
-// full of those that wait (silu to bf16 on Zen 5: 5.8 ns for 16 values in turn, 4.5 in lockstep).
+// Vectors computed in lockstep, step by step. Computed one after the other they would fill the out-of-order window with
+// instructions that wait for results (silu to bf16 on Zen 5: 5.8 ns for 16 values one after the other, 4.5 in lockstep).
 enum { ROW_LOCKSTEP = 4 };
 #define ROW_STEP PANEL_UNROLL for (size_t v = 0; v < vecs; v++)
 
-// math_exp, step by step.
+// math_exp for `vecs` vectors.
 PANEL_INLINE void row_exp(vec *x, size_t vecs) {
     vec shifted[ROW_LOCKSTEP], minus_n[ROW_LOCKSTEP], low[ROW_LOCKSTEP], r[ROW_LOCKSTEP], q[ROW_LOCKSTEP];
     ROW_STEP x[v] = vec_greater(vec_set(MATH_EXP_LOW), x[v]);
     ROW_STEP x[v] = vec_less(vec_set(MATH_EXP_HIGH), x[v]);
     ROW_STEP shifted[v] = vec_fma(x[v], vec_set(MATH_LOG2_E), vec_set(MATH_ROUND));
     ROW_STEP minus_n[v] = vec_sub(vec_set(MATH_ROUND), shifted[v]);
-    ROW_STEP x[v] = vec_fma(minus_n[v], vec_set(MATH_LN2_HIGH), x[v]); // the head of what is left
+    ROW_STEP x[v] = vec_fma(minus_n[v], vec_set(MATH_LN2_HIGH), x[v]); // the high part of the remainder
     ROW_STEP low[v] = vec_mul(minus_n[v], vec_set(MATH_LN2_LOW));
     ROW_STEP r[v] = vec_add(x[v], low[v]);
     ROW_STEP q[v] = vec_fma(vec_set(0x1.6a224ep-10f), r[v], vec_set(0x1.123b02p-7f));
@@ -180,7 +181,7 @@ PANEL_INLINE vec row_within(vec x, float limit) {
     return vec_greater(vec_set(-limit), row_at_most(x, limit));
 }
 
-// What a product ends in: n sums of `vecs` vectors each, and their biases.
+// Loads sums of a product from `at` on, n of each of `vecs` vectors, and adds their biases, if any.
 PANEL_INLINE void row_sums(const float *sums, const float *bias, size_t at, size_t vecs, size_t n, vec *out) {
     ROW_STEP out[v] = vec_load(sums + at + v * LANES, n);
     if (bias) {
@@ -188,26 +189,26 @@ PANEL_INLINE void row_sums(const float *sums, const float *bias, size_t at, size
     }
 }
 
-// up becomes h. Of silu and gelu_tanh.
+// silu and gelu_tanh: up becomes the activation's output.
 PANEL_INLINE void row_gated(vec *gate, vec *up, size_t vecs, const struct row_limits *limits, enum expertd_activation_kind kind) {
-    vec below[ROW_LOCKSTEP];
+    vec denominator[ROW_LOCKSTEP];
     ROW_STEP gate[v] = row_at_most(gate[v], limits->gate);
-    ROW_STEP below[v] = gate[v];
+    ROW_STEP denominator[v] = gate[v];
     if (kind == EXPERTD_ACTIVATION_GELU_TANH) {
-        ROW_STEP below[v] = vec_fma(vec_set(MATH_GELU_CUBIC), vec_mul(gate[v], gate[v]), vec_set(MATH_GELU_LINEAR));
-        ROW_STEP below[v] = vec_mul(gate[v], below[v]);
+        ROW_STEP denominator[v] = vec_fma(vec_set(MATH_GELU_CUBIC), vec_mul(gate[v], gate[v]), vec_set(MATH_GELU_LINEAR));
+        ROW_STEP denominator[v] = vec_mul(gate[v], denominator[v]);
     }
-    row_one_and_exp_of_minus(below, vecs);
-    ROW_STEP gate[v] = row_at_most(vec_div(gate[v], below[v]), limits->activated);
+    row_one_and_exp_of_minus(denominator, vecs);
+    ROW_STEP gate[v] = row_at_most(vec_div(gate[v], denominator[v]), limits->activated);
     ROW_STEP up[v] = vec_mul(gate[v], row_within(up[v], limits->up));
 }
 
 PANEL_INLINE void row_swiglu_oai(vec *gate, vec *up, size_t vecs, const struct row_limits *limits) {
-    vec below[ROW_LOCKSTEP];
+    vec denominator[ROW_LOCKSTEP];
     ROW_STEP gate[v] = row_at_most(gate[v], limits->gate);
-    ROW_STEP below[v] = vec_mul(vec_set(limits->alpha), gate[v]);
-    row_one_and_exp_of_minus(below, vecs);
-    ROW_STEP gate[v] = vec_div(gate[v], below[v]);
+    ROW_STEP denominator[v] = vec_mul(vec_set(limits->alpha), gate[v]);
+    row_one_and_exp_of_minus(denominator, vecs);
+    ROW_STEP gate[v] = vec_div(gate[v], denominator[v]);
     ROW_STEP up[v] = vec_mul(vec_add(row_within(up[v], limits->up), vec_set(1.0f)), gate[v]);
 }
 
@@ -216,7 +217,7 @@ PANEL_INLINE void row_relu2(vec *up, size_t vecs, const struct row_limits *limit
     ROW_STEP up[v] = vec_mul(up[v], up[v]);
 }
 
-// Columns from `at` on: n of each of `vecs` vectors.
+// The activation of columns from `at` on, n of each of `vecs` vectors.
 PANEL_INLINE void row_activate_at(const struct expertd_activation_args *a, const struct row_limits *limits,
                                   enum expertd_activation_kind kind, enum expertd_dtype dtype, size_t at, size_t vecs, size_t n) {
     vec up[ROW_LOCKSTEP], gate[ROW_LOCKSTEP];
@@ -278,14 +279,14 @@ void ROW_TARGET(activation)(const struct expertd_activation_args *args) {
     }
 }
 
-// ---- the weighted sum
+// ---- combine: the weighted sum of the experts' results
 
 enum {
     ROW_SUMS = 8,         // vectors of sums in registers, over all choices
-    ROW_AHEAD_BYTES = 512 // result rows come from memory, a piece of each in turn, which no hardware prefetcher follows
+    ROW_AHEAD_BYTES = 512 // prefetch distance: a part of each result row is read in turn, which hardware prefetchers do not follow
 };
 
-// Columns [at, at + n) of `vecs` vectors; n < LANES: of one.
+// Columns from `at` on, n of each of `vecs` vectors; if n < LANES, vecs is 1.
 PANEL_INLINE void row_combine(const struct expertd_combine_args *args, enum expertd_dtype dtype, size_t at, size_t vecs, size_t n) {
     const size_t size = dtype == EXPERTD_DTYPE_BF16 ? 2 : 4;
     vec sums[ROW_SUMS];
@@ -346,8 +347,7 @@ void ROW_TARGET(combine)(const struct expertd_combine_args *args) {
     }
 }
 
-// ---- scores
-
+// ---- functions of the router's scores
 PANEL_INLINE void row_exp_minus_at(const float *x, float shift, size_t vecs, size_t n, float *out) {
     vec values[ROW_LOCKSTEP];
     ROW_STEP values[v] = vec_sub(vec_load(x + v * LANES, n), vec_set(shift));
@@ -400,9 +400,9 @@ void ROW_TARGET(softcap)(const float *restrict x, float cap, size_t count, float
     }
 }
 
-// ---- the end of a product
+// ---- the epilogue of a product
 
-// A row at a time, so that the arrays are known not to overlap.
+// One row. `restrict` tells the compiler that the arrays do not overlap.
 static void row_add_scaled(const float *restrict partial, float row_scale, const float *restrict column_scales, size_t columns,
                            float *restrict sums) {
     for (size_t c = 0; c < columns; c++) {
@@ -410,12 +410,13 @@ static void row_add_scaled(const float *restrict partial, float row_scale, const
     }
 }
 
-// The same of scales whose product may be no normal number, or is NaN, Inf or 0 as they are.
-static void row_add_scaled_apart(const float *partial, float row_scale, const float *column_scales, size_t columns, float *sums) {
+// The same for scales whose product may not be normal: see struct add_scaled_args.
+static void row_add_scaled_one_by_one(const float *partial, float row_scale, const float *column_scales, size_t columns,
+                                      float *sums) {
     for (size_t c = 0; c < columns; c++) {
         const float column_scale = column_scales[c], scale = row_scale * column_scale;
-        const bool rows_is_larger = fabsf(row_scale) > fabsf(column_scale);
-        const float larger = rows_is_larger ? row_scale : column_scale, smaller = rows_is_larger ? column_scale : row_scale;
+        const bool row_is_larger = fabsf(row_scale) > fabsf(column_scale);
+        const float larger = row_is_larger ? row_scale : column_scale, smaller = row_is_larger ? column_scale : row_scale;
         if (isnormal(scale) || smaller == 0.0f || !isfinite(larger) || !isfinite(smaller)) {
             sums[c] = __builtin_fmaf(partial[c], scale, sums[c]);
         } else {
@@ -424,9 +425,9 @@ static void row_add_scaled_apart(const float *partial, float row_scale, const fl
     }
 }
 
-// The least and the greatest magnitude of what is not 0, as bits, which are in the order of magnitudes; 1 and 0 where all is 0.
+// The least and the greatest magnitude of the scales that are not 0; 1 and 0 if all are 0. Magnitudes are compared as bits.
 static void row_scale_range(const float *scales, size_t count, float *least, float *greatest) {
-    uint32_t least_less_one = UINT32_MAX, most = 0; // 0 less one is the greatest there is
+    uint32_t least_less_one = UINT32_MAX, most = 0; // subtracting 1 wraps 0 to the greatest value, which excludes it
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, &scales[i], sizeof bits);
@@ -444,11 +445,11 @@ void ROW_TARGET(add_scaled)(const struct add_scaled_args *args) {
     for (size_t r = 0; r < args->rows; r++) {
         const size_t at = r * args->stride;
         const float scale = args->row_scales[r], magnitude = fabsf(scale);
-        // A rounded product grows with its factors: between two normal ones all are normal.
+        // Rounded products are monotonic in their factors: if the least and the greatest are normal, all are.
         if (scale == 0.0f || (magnitude * least >= FLT_MIN && magnitude * greatest <= FLT_MAX)) {
             row_add_scaled(args->partial + at, scale, args->column_scales, args->columns, args->sums + at);
         } else {
-            row_add_scaled_apart(args->partial + at, scale, args->column_scales, args->columns, args->sums + at);
+            row_add_scaled_one_by_one(args->partial + at, scale, args->column_scales, args->columns, args->sums + at);
         }
     }
 }

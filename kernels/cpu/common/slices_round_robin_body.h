@@ -1,46 +1,45 @@
-// Few rows against the slices of a panel in turns, for slices_body.h where a tile's kernel takes turns (SLICE_TAKES_TURNS): it then
-// defines
-//   SLICE_SMALL_M_TURN           words of a slice's turn
-//   slice_in_turns(rows)     are they so few?
-//   slice_beside(rows)       slices that a turn takes side by side
-//
-// Memory gives a thread several streams faster than one. A turn's lines are fetched while the turn before is multiplied.
+// Small m: the rows multiply the slices of a panel round-robin, a burst of each at a time, because memory delivers several streams
+// to a thread faster than one. The lines of a burst are prefetched while the previous burst is multiplied. slices_body.h includes
+// this if the microkernel defines SLICE_ROUND_ROBIN and
+//   SLICE_SMALL_M_BURST_WORDS   words of a burst
+//   slice_round_robin(rows)     whether m is small enough
+//   slices_in_parallel(rows)    slices that a burst multiplies at once
 
-// A turn at slices from one on: words from `word` on.
-struct small_m_turn {
+// A burst: slices_in_parallel slices from `slice` on, SLICE_SMALL_M_BURST_WORDS words from `word` on.
+struct small_m_burst {
     size_t panel, slice, word;
 };
 
-// False: that was the last one; the turn is then the next call's first.
-static bool next_turn(const struct slices *s, struct small_m_turn *turn) {
-    turn->slice += slice_beside(s->args->rows);
-    if (turn->slice < SLICES) {
+// Moves to the next burst. False at the end of the call; the burst is then the first one of the next call.
+static bool next_burst(const struct slices *s, struct small_m_burst *burst) {
+    burst->slice += slices_in_parallel(s->args->rows);
+    if (burst->slice < SLICES) {
         return true;
     }
-    turn->slice = 0;
-    turn->word += SLICE_SMALL_M_TURN;
-    if (turn->word < s->end) {
+    burst->slice = 0;
+    burst->word += SLICE_SMALL_M_BURST_WORDS;
+    if (burst->word < s->end) {
         return true;
     }
-    turn->word = s->begin;
-    return ++turn->panel < s->args->count;
+    burst->word = s->begin;
+    return ++burst->panel < s->args->count;
 }
 
-// NULL: nobody knows.
-static const char *turn_at(const struct slices *s, const struct small_m_turn *turn) {
+// The burst's first line; NULL: unknown.
+static const char *burst_at(const struct slices *s, const struct small_m_burst *burst) {
     const struct macrokernel_args *args = s->args;
-    const void *panel = turn->panel < args->count ? args->panels[turn->panel] : args->next ? args->next[0] : NULL;
-    return panel ? slice_at(s, panel, turn->slice, turn->word) : NULL;
+    const void *panel = burst->panel < args->count ? args->panels[burst->panel] : args->next ? args->next[0] : NULL;
+    return panel ? slice_at(s, panel, burst->slice, burst->word) : NULL;
 }
 
-// All rows; next: the lines that are fetched meanwhile, or NULL.
-static void take_turn(const struct slices *s, const struct small_m_turn *turn, const char *next) {
+// Multiplies all rows by one burst's words. next: the lines to prefetch meanwhile, or NULL.
+static void multiply_burst(const struct slices *s, const struct small_m_burst *burst, const char *next) {
     const struct macrokernel_args *args = s->args;
-    const size_t left = s->end - turn->word, done = turn->word - s->begin, tiles = div_up(args->rows, SLICE_TILE);
+    const size_t left = s->end - burst->word, done = burst->word - s->begin, tiles = div_up(args->rows, SLICE_TILE);
     INVARIANT(tiles > 0);
-    struct slice_pass pass = {.slice = turn_at(s, turn),
-                              .words = left < SLICE_SMALL_M_TURN ? left : SLICE_SMALL_M_TURN,
-                              .begins = turn->word == 0,
+    struct slice_pass pass = {.slice = burst_at(s, burst),
+                              .words = left < SLICE_SMALL_M_BURST_WORDS ? left : SLICE_SMALL_M_BURST_WORDS,
+                              .begins = burst->word == 0,
                               .slice_bytes = s->words * SLICE_VECS * SLICE_LINE,
                               .each = tiles == 1 ? next : NULL};
     pass.ahead.at = pass.ahead.until = (uintptr_t)next;
@@ -50,24 +49,24 @@ static void take_turn(const struct slices *s, const struct small_m_turn *turn, c
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = slice_tile_rows(args->rows - row);
         pass.x = x + done / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
-        pass.sums = args->sums + row * KERNEL_SUMS + turn->panel * EXPERTD_KERNEL_PANEL + turn->slice * SLICE_VECS * SLICE_VEC;
+        pass.sums = args->sums + row * KERNEL_SUMS + burst->panel * EXPERTD_KERNEL_PANEL + burst->slice * SLICE_VECS * SLICE_VEC;
         SLICE_COPIES[rows - 1](&pass);
         x += rows * packed_rows_bytes(s->end - s->begin);
     }
 }
 
-// False: there are too many rows, and nothing is done. ahead: rows that are laid next.
-static bool multiply_in_turns(const struct slices *s, const struct rows_ahead *ahead) {
-    if (!slice_in_turns(s->args->rows)) {
+// False: m is too large, and nothing has been computed. ahead: the rows that are interleaved next, to prefetch.
+static bool multiply_round_robin(const struct slices *s, const struct prefetch_rows_ahead *ahead) {
+    if (!slice_round_robin(s->args->rows)) {
         return false;
     }
     prefetch_rows_share(ahead, 0, 1);
-    struct small_m_turn turn = {0, 0, s->begin}, next = turn;
+    struct small_m_burst burst = {0, 0, s->begin}, next = burst;
     bool more;
     do {
-        more = next_turn(s, &next);
-        take_turn(s, &turn, turn_at(s, &next));
-        turn = next;
+        more = next_burst(s, &next);
+        multiply_burst(s, &burst, burst_at(s, &next));
+        burst = next;
     } while (more);
     return true;
 }

@@ -1,7 +1,7 @@
-// How a tensor core adds: several products at once to the sum so far, each cut off towards zero below the largest one's exponent,
-// added exactly, and the sum cut off to fp32. Found by asking an H200 (tests/unit/kernels/device/sm_90_products.h), mma.sync and
-// wgmma alike; fewer products and bits are those of other chips. For C and C++: the CPU's scalar twin and the simulated GPU share
-// it.
+// A model of how a tensor core adds. It adds several products to the sum so far at once: each is truncated towards zero some bits
+// below the largest exponent, all are added exactly, and the result is truncated towards zero to fp32. The model was derived from
+// outputs of an H200 (tests/unit/kernels/cuda/sm_90_products.h); mma.sync and wgmma agree for bf16 and f16. Other chips add fewer
+// products and keep fewer bits. Usable from C and C++: the CPU's scalar twin and the simulated GPU share it.
 #ifndef EXPERTD_KERNELS_CPU_COMMON_TENSOR_CORE_H
 #define EXPERTD_KERNELS_CPU_COMMON_TENSOR_CORE_H
 
@@ -10,22 +10,22 @@
 
 #include "expertd/base/dtype.h"
 
-// One chip's, for one kind of operands.
+// The parameters of one chip and one dtype of operands.
 struct tensor_core {
-    unsigned products;  // that are added at once
-    int fraction_bits;  // kept below the largest exponent
-    int sum_bits;       // of a sum's fraction; fp32 has 23
-    int least_exponent; // of a factor's dtype: its subnormals are not normalised
+    unsigned products;  // products added at once
+    int fraction_bits;  // bits kept below the largest exponent
+    int sum_bits;       // bits of a sum's fraction that are kept; fp32 has 23
+    int least_exponent; // of the operands' dtype: subnormals count with this exponent
 };
 
 static const struct tensor_core TENSOR_CORE_SM90_BF16 = {16, 25, 23, -126};
 static const struct tensor_core TENSOR_CORE_SM90_F16 = {16, 25, 23, -14};
-static const struct tensor_core TENSOR_CORE_SM90_E4M3 = {32, 13, 13, -6}; // wgmma's; mma.sync's are others
+static const struct tensor_core TENSOR_CORE_SM90_E4M3 = {32, 13, 13, -6}; // wgmma only; mma.sync differs
 
 enum {
     TENSOR_CORE_PRODUCTS_MAX = 32,
-    TENSOR_CORE_LEAST = -133, // nothing is cut off below a lesser exponent, of whatever operands
-    TENSOR_CORE_ZERO = -4096, // a zero's exponent, below all others
+    TENSOR_CORE_LEAST = -133, // the largest exponent counts as at least this, for all dtypes
+    TENSOR_CORE_ZERO = -4096, // the exponent of 0, below all others
 };
 
 static inline int tensor_core_exponent(float value, int least) {
@@ -34,7 +34,7 @@ static inline int tensor_core_exponent(float value, int least) {
     return bits == 0 ? TENSOR_CORE_ZERO : exponent < least ? least : exponent;
 }
 
-// 2^exponent, of a double's normal range.
+// 2^exponent, for exponents of normal doubles.
 static inline double tensor_core_power(int exponent) {
     union {
         uint64_t bits;
@@ -44,7 +44,7 @@ static inline double tensor_core_power(int exponent) {
     return power.value;
 }
 
-// Towards zero.
+// Truncates towards zero to sum_bits of fraction; subnormals to multiples of 2^-149.
 static inline float tensor_core_cut(double sum, int sum_bits) {
     union {
         uint64_t bits;
@@ -59,7 +59,7 @@ static inline float tensor_core_cut(double sum, int sum_bits) {
     return (float)cut.value;
 }
 
-// sum + x[0] w[0] + ... of core->products factors; what there is less of is +0.
+// sum + x[0] w[0] + x[1] w[1] + ..., core->products products. The caller pads x and w with +0.
 static inline float tensor_core_add(const struct tensor_core *core, const float *x, const float *w, float sum) {
     double products[TENSOR_CORE_PRODUCTS_MAX], total = 0.0;
     int largest = tensor_core_exponent(sum, -126);
@@ -69,19 +69,19 @@ static inline float tensor_core_add(const struct tensor_core *core, const float 
         products[i] = (double)x[i] * (double)w[i]; // exact
         total += products[i];
     }
-    if (!isfinite(total + (double)sum)) { // a factor was no number
+    if (!isfinite(total + (double)sum)) { // a factor or the sum is NaN or Inf
         return (float)(total + (double)sum);
     }
     largest = largest < TENSOR_CORE_LEAST ? TENSOR_CORE_LEAST : largest;
     double scale = tensor_core_power(core->fraction_bits - largest);
-    int64_t cut = (int64_t)((double)sum * scale); // a conversion cuts towards zero
+    int64_t cut = (int64_t)((double)sum * scale); // the conversion truncates towards zero
     for (unsigned i = 0; i < core->products; i++) {
         cut += (int64_t)(products[i] * scale);
     }
     return tensor_core_cut((double)cut * tensor_core_power(largest - core->fraction_bits), core->sum_bits);
 }
 
-// Of x [k] and w [k] in `dtype`, the last step padded with +0.
+// The sum of x[i] * w[i] over k elements of `dtype`, in steps of core->products; the last step is padded with +0.
 static inline float tensor_core_dot(const struct tensor_core *core, enum expertd_dtype dtype, const void *x, const void *w,
                                     size_t k) {
     float sum = 0.0f;

@@ -1,11 +1,12 @@
-// unpacked_n_major.h's kernels for one instruction set: rows_TARGET.c includes this after row_body.h, whose vectors it takes. A few
-// k are read side by side, as many streams as the hardware follows, and the sums pass through L1 once for them all, which is exact.
+// The kernels of unpacked_n_major.h for one instruction set. rows_TARGET.c includes this after row_body.h and its vector type. Each
+// pass reads N_MAJOR_STEP rows of weights side by side, as many streams as the hardware prefetcher follows. Sums are loaded and
+// stored once per pass, which is exact.
 #include "base/err.h"
+#include "kernels/cpu/backend/unpacked_n_major.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
-#include "kernels/cpu/unpacked_n_major.h"
 
-enum { N_MAJOR_STEP = 4, N_MAJOR_LINE = 64 }; // k of a pass along the columns, even; bytes
+enum { N_MAJOR_STEP = 4, N_MAJOR_LINE = 64 }; // k of a pass, even; bytes of a cache line
 
 PANEL_INLINE float n_major_x(const struct n_major_args *a, size_t row, size_t k, bool pairs) {
     float value;
@@ -18,7 +19,7 @@ PANEL_INLINE float n_major_x(const struct n_major_args *a, size_t row, size_t k,
     return value;
 }
 
-// N_MAJOR_STEP k along all whole vectors of columns. pairs: bf16's order, the odd k first.
+// N_MAJOR_STEP k by all complete vectors of columns. pairs: bf16's order, the odd k of a pair first.
 PANEL_INLINE void n_major_pass(struct n_major_args a, size_t rows, enum expertd_dtype dtype, bool pairs, size_t k) {
     const char *weights = (const char *)a.weights + k * a.stride;
     vec x[N_MAJOR_ROWS][N_MAJOR_STEP];
@@ -52,9 +53,9 @@ PANEL_INLINE void n_major_pass(struct n_major_args a, size_t rows, enum expertd_
     }
 }
 
-// What passes leave over: n columns over k [first, a.k). An odd last k of pairs is the even one of a pair with +0.
-PANEL_INLINE void n_major_rest(const struct n_major_args *a, enum expertd_dtype dtype, bool pairs, size_t first, size_t column,
-                               size_t n) {
+// The remainder of the passes: n columns, k in [first, a.k). An odd last k of pairs is paired with +0.
+PANEL_INLINE void n_major_remainder(const struct n_major_args *a, enum expertd_dtype dtype, bool pairs, size_t first, size_t column,
+                                    size_t n) {
     for (size_t r = 0; r < a->rows; r++) {
         float *at = a->sums + r * a->sums_stride + column;
         vec sum = vec_load(at, n);
@@ -74,8 +75,8 @@ PANEL_INLINE void n_major_passes(struct n_major_args a, size_t rows, enum expert
 }
 
 PANEL_INLINE void n_major_any_rows(const struct n_major_args *args, enum expertd_dtype dtype, bool pairs) {
-    const struct n_major_args a = *args; // which no store can change
-    for (size_t r = 0; r < a.rows && !a.goes_on; r++) {
+    const struct n_major_args a = *args; // a copy, which no store to sums can change
+    for (size_t r = 0; r < a.rows && !a.accumulate; r++) {
         memset(a.sums + r * a.sums_stride, 0, a.columns * sizeof *a.sums);
     }
     switch (a.rows) {
@@ -96,7 +97,7 @@ PANEL_INLINE void n_major_any_rows(const struct n_major_args *args, enum expertd
     for (size_t column = 0, n; column < a.columns; column += n) {
         n = a.columns - column < LANES ? a.columns - column : LANES;
         if (n < LANES || taken < a.k) {
-            n_major_rest(args, dtype, pairs, n < LANES ? 0 : taken, column, n);
+            n_major_remainder(args, dtype, pairs, n < LANES ? 0 : taken, column, n);
         }
     }
 }
@@ -116,7 +117,7 @@ void ROW_TARGET(n_major_f32)(const struct n_major_args *args) {
     }
 }
 
-#if defined(__x86_64__) // whose flush is the contract's
+#if defined(__x86_64__) // flushes as the contract says (float_mode.h)
 // Not inlined: no fma may move across a change of the floating-point mode.
 static __attribute__((noinline)) void n_major_pairs(const struct n_major_args *args) {
     n_major_any_rows(args, EXPERTD_DTYPE_BF16, true);

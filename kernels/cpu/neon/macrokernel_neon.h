@@ -1,28 +1,29 @@
-// NEON's group kernels (many rows against several panels), over the vector of the including file, which has included
-// panel_body.h: f32 by macrokernel_words_body.h, and bf16 widened to it. Widening costs as many instructions as two rows' fmas, so
-// it is done once: the first tile of rows widens a panel as it multiplies and leaves it in scratch for the others (a pass of its
-// own waits for its stores), and rows are widened once for all panels. K goes in blocks; sums pass through memory between two,
-// which is exact.
+// NEON's macrokernels, over the vector of the including file, which includes panel_body.h before this. f32:
+// macrokernel_words_body.h. bf16 is widened to f32 here. Widening a vector costs as many instructions as the fmas of two rows, so a
+// block of a panel is widened once: the first tile of rows widens it while multiplying and stores it to scratch for the other tiles
+// (a separate widening pass would wait for its stores). Rows are widened once for all panels. Between two blocks of K sums are
+// stored and loaded, which is exact.
 //
-// Wide layouts: a panel's block is [pair][2][64] and a row's [pairs / LANES][2][LANES], the odd k first, as it is added.
+// Widened layouts: a panel's block is [pair][2][64], a row's block [pairs / LANES][2][LANES]; [0] is the odd k, which is added
+// first.
 #include "kernels/cpu/common/macrokernel_words_body.h"
 
 enum {
-    WIDEN_RUN = 2 * LANES,           // k of a vector of pairs
-    MACRO_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
-    MACRO_SMALL_M_BLOCK = 128,       // k, few rows: one widened panel, 32 KiB, stays in L1 over the tiles
-    MACRO_SMALL_M_ROWS = 48,         // few
-    MACRO_ROW = MACRO_BLOCK + LANES, // floats of a widened row; not a power of two, which would share cache sets
+    WIDEN_RUN = 2 * LANES,     // k of a vector of pairs
+    MACRO_BLOCK = 256,         // k of a block: 4 widened panels (256 KiB) stay in L2, a tile of rows (6 KiB) in L1
+    MACRO_SMALL_M_BLOCK = 128, // k of a block up to MACRO_SMALL_M_ROWS: one widened panel (32 KiB) stays in L1 over all tiles
+    MACRO_SMALL_M_ROWS = 48,
+    MACRO_ROW = MACRO_BLOCK + LANES, // floats of a widened row; not a power of two, so that rows do not share cache sets
     MACRO_SMALL_M_ROW = MACRO_SMALL_M_BLOCK + LANES,
-    MACRO_RUN = WIDEN_RUN,                            // k of a run of the inner loop: of one vector of widened pairs
+    MACRO_RUN = WIDEN_RUN,                            // k of the inner loop between two prefetches
     MACRO_PANEL = MACRO_BLOCK * EXPERTD_KERNEL_PANEL, // floats of a widened panel's block
-    MACRO_WIDE = KERNEL_PANELS_MAX * MACRO_PANEL,     // of all
+    MACRO_WIDE = KERNEL_PANELS_MAX * MACRO_PANEL,     // floats of all widened panels' blocks
 };
-_Static_assert((MACRO_WIDE + PANEL_TILE * MACRO_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "many rows' scratch");
+_Static_assert((MACRO_WIDE + PANEL_TILE * MACRO_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "scratch for large m");
 _Static_assert(MACRO_SMALL_M_BLOCK *EXPERTD_KERNEL_PANEL + MACRO_SMALL_M_ROWS * MACRO_SMALL_M_ROW <= MACRO_WIDE,
-               "few rows' scratch");
+               "scratch for small m");
 
-// A row as it is multiplied, `depth` of k; wide has room for whole runs: an odd tail and what is missing of the last vector is +0.
+// Widens `depth` k of a row. `wide` holds complete runs: an odd tail and the rest of the last vector are +0.
 static void widen_row(const uint16_t *x, size_t depth, float *wide) {
     for (size_t i = 0; i < depth; i += WIDEN_RUN) {
         uint16_t tail[WIDEN_RUN] = {0};
@@ -36,14 +37,14 @@ static void widen_row(const uint16_t *x, size_t depth, float *wide) {
     }
 }
 
-// One tile of rows against PANEL_PASS columns of one panel, over a block of K.
+// One tile of rows by PANEL_PASS columns of one panel, over a block of K.
 struct macro_pass {
-    const float *x[PANEL_TILE]; // to the block's first k, widened
+    const float *x[PANEL_TILE]; // each row's first k of the block, widened
     size_t depth;               // k of the block
     float *panel;               // the block's first k, first column of the pass, widened
-    const uint16_t *pairs;      // what it is to be widened from in this pass, or NULL: it is done
+    const uint16_t *pairs;      // the packed pairs, if this pass widens them to `panel`; NULL: `panel` has been written before
     float *sums;                // of the first row and column
-    struct macrokernel_prefetch *ahead;
+    struct macrokernel_prefetch *prefetch;
 };
 
 PANEL_INLINE void macro_load(vec sums[][PANEL_VECS], size_t rows, const float *from) {
@@ -70,7 +71,7 @@ PANEL_INLINE void macro_step(vec sums[][PANEL_VECS], size_t rows, const float *c
     panel_step(sums, rows, x, i, w);
 }
 
-// A pair, whose columns are widened on the way.
+// One pair of k, which is widened and stored to `panel`.
 PANEL_INLINE void macro_widen_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const uint16_t *pairs,
                                    float *panel) {
     vec w[PANEL_VECS];
@@ -86,7 +87,7 @@ PANEL_INLINE void macro_widen_step(vec sums[][PANEL_VECS], size_t rows, const fl
     panel_step(sums, rows, x, i + LANES, w);
 }
 
-// Pairs from `begin` on of a run: all, or what is left, an odd last k padded.
+// Pairs of the run that begins at `begin`; an odd last k is padded to a pair.
 PANEL_INLINE size_t macro_pairs(const struct macro_pass *pass, size_t begin) {
     return pass->depth - begin < MACRO_RUN ? (pass->depth - begin + 1) / 2 : LANES;
 }
@@ -94,36 +95,36 @@ PANEL_INLINE size_t macro_pairs(const struct macro_pass *pass, size_t begin) {
 // `rows` is a constant in each copy of the passes, so that the sums are registers.
 PANEL_INLINE void macro_pass_bf16(const struct macro_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct macrokernel_prefetch ahead = *pass->ahead;
+    struct macrokernel_prefetch prefetch = *pass->prefetch;
     const float *panel = pass->panel;
     macro_load(sums, rows, pass->sums);
     for (size_t begin = 0; begin < pass->depth; begin += MACRO_RUN) {
         size_t end = begin + macro_pairs(pass, begin);
-        words_prefetch(&ahead);
+        words_prefetch(&prefetch);
         for (size_t i = begin; i < end; i++, panel += 2 * EXPERTD_KERNEL_PANEL) {
             macro_step(sums, rows, pass->x, i, panel);
             macro_step(sums, rows, pass->x, i + LANES, panel + EXPERTD_KERNEL_PANEL);
         }
     }
     macro_store(sums, rows, pass->sums);
-    *pass->ahead = ahead;
+    *pass->prefetch = prefetch;
 }
 
 PANEL_INLINE void macro_pass_widen(const struct macro_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct macrokernel_prefetch ahead = *pass->ahead;
+    struct macrokernel_prefetch prefetch = *pass->prefetch;
     const uint16_t *pairs = pass->pairs;
     float *panel = pass->panel;
     macro_load(sums, rows, pass->sums);
     for (size_t begin = 0; begin < pass->depth; begin += MACRO_RUN) {
         size_t end = begin + macro_pairs(pass, begin);
-        words_prefetch(&ahead);
+        words_prefetch(&prefetch);
         for (size_t i = begin; i < end; i++, pairs += 2 * EXPERTD_KERNEL_PANEL, panel += 2 * EXPERTD_KERNEL_PANEL) {
             macro_widen_step(sums, rows, pass->x, i, pairs, panel);
         }
     }
     macro_store(sums, rows, pass->sums);
-    *pass->ahead = ahead;
+    *pass->prefetch = prefetch;
 }
 
 static void macro_next_columns(struct macro_pass *pass) {
@@ -147,8 +148,7 @@ MACRO_TILE_FUNCTION(macro_tile_widen, macro_pass_widen)
 struct macro_block {
     const struct macrokernel_args *args;
     size_t begin, depth;
-    struct macrokernel_prefetch
-        ahead[KERNEL_PANELS_MAX]; // of each panel: its next block, or the first of the panel that the thread takes next
+    struct macrokernel_prefetch prefetch[KERNEL_PANELS_MAX]; // for each panel: its next block, or the next call's panel
 };
 
 static struct macro_block macro_begin(const struct macrokernel_args *args, size_t begin, size_t block_max) {
@@ -160,12 +160,13 @@ static struct macro_block macro_begin(const struct macrokernel_args *args, size_
     size_t runs = tiles * (EXPERTD_KERNEL_PANEL / PANEL_PASS) * ((block.depth + MACRO_RUN - 1) / MACRO_RUN);
     for (size_t p = 0; next && p < args->count; p++) {
         const uint16_t *from = (const uint16_t *)next[p] + (ends ? 0 : (begin + block.depth) * EXPERTD_KERNEL_PANEL);
-        block.ahead[p] = macrokernel_prefetch_over(from, block.depth * EXPERTD_KERNEL_PANEL * sizeof *from, runs);
+        block.prefetch[p] = macrokernel_prefetch_over(from, block.depth * EXPERTD_KERNEL_PANEL * sizeof *from, runs);
     }
     return block;
 }
 
-// Fetches panel `panel`'s share of the rows of the next tile, or of the next block's first: they come from everywhere.
+// Prefetches rows of the tile at `row`, or of the next block's first tile: panel `panel`'s share of them. Rows may be anywhere in
+// memory, so hardware does not prefetch them.
 static void macro_prefetch_rows(const struct macro_block *block, size_t row, size_t panel) {
     const struct macrokernel_args *args = block->args;
     size_t begin = block->begin;
@@ -183,10 +184,10 @@ static void macro_prefetch_rows(const struct macro_block *block, size_t row, siz
     }
 }
 
-// What of the pass belongs to a tile and a panel.
-static void macro_aim(struct macro_block *block, size_t row, size_t panel, struct macro_pass *pass) {
+// Sets the fields of the pass that depend on its tile and panel.
+static void macro_set_target(struct macro_block *block, size_t row, size_t panel, struct macro_pass *pass) {
     pass->sums = block->args->sums + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL;
-    pass->ahead = &block->ahead[panel];
+    pass->prefetch = &block->prefetch[panel];
 }
 
 static const uint16_t *macro_row_at(const struct macro_block *block, size_t row) {
@@ -203,7 +204,7 @@ static void macro_multiply_bf16(const struct macro_block *block, size_t panel, s
     }
 }
 
-// One row's pass over the widened columns with every fma flushed as it must be, whatever the machine's flush.
+// One row by the widened columns, with every fma flushed as the contract says.
 static __attribute__((noinline)) void macro_exact_bf16(const struct macro_pass *pass, size_t row) {
     const float *x = pass->x[row];
     float *sums = pass->sums + row * KERNEL_SUMS;
@@ -233,7 +234,7 @@ static void macro_copy_sums(size_t rows, const float *from, size_t from_stride, 
     }
 }
 
-// macro_multiply_bf16, and once more where the machine's flush may have been the wrong one.
+// macro_multiply_bf16, repeated by macro_exact_bf16 if the machine may have flushed a result wrongly.
 static void macro_checked_bf16(const struct macro_block *block, size_t panel, size_t tile, size_t rows, struct macro_pass *pass) {
     struct macro_pass first = *pass;
     float before[PANEL_TILE * EXPERTD_KERNEL_PANEL];
@@ -250,7 +251,7 @@ static void macro_checked_bf16(const struct macro_block *block, size_t panel, si
     }
 }
 
-// Tile by tile, each against all panels.
+// Tile by tile, each tile by all panels.
 static void macro_large_m_bf16(struct macro_block *block) {
     const struct macrokernel_args *args = block->args;
     float *panels = args->scratch, *wide = panels + MACRO_WIDE;
@@ -262,7 +263,7 @@ static void macro_large_m_bf16(struct macro_block *block) {
             pass.x[r] = wide + r * MACRO_ROW;
         }
         for (size_t p = 0; p < args->count; p++) {
-            macro_aim(block, row, p, &pass);
+            macro_set_target(block, row, p, &pass);
             macro_prefetch_rows(block, row + rows, p);
             pass.panel = panels + p * MACRO_PANEL;
             macro_checked_bf16(block, p, tile, rows, &pass);
@@ -270,7 +271,7 @@ static void macro_large_m_bf16(struct macro_block *block) {
     }
 }
 
-// Panel by panel, each against all tiles: a panel is used so few times that it must not leave L1 meanwhile.
+// Panel by panel, each panel by all tiles: a widened panel is used only a few times, so it has to stay in L1 until then.
 static void macro_small_m_bf16(struct macro_block *block) {
     const struct macrokernel_args *args = block->args;
     float *panel = args->scratch, *wide = panel + MACRO_SMALL_M_BLOCK * EXPERTD_KERNEL_PANEL;
@@ -284,17 +285,17 @@ static void macro_small_m_bf16(struct macro_block *block) {
             for (size_t r = 0; r < rows; r++) {
                 pass.x[r] = wide + (row + r) * MACRO_SMALL_M_ROW;
             }
-            macro_aim(block, row, p, &pass);
+            macro_set_target(block, row, p, &pass);
             pass.panel = panel;
             macro_checked_bf16(block, p, tile, rows, &pass);
         }
     }
 }
 
-static void group_widened(const struct macrokernel_args *args) {
+static void macro_widening(const struct macrokernel_args *args) {
     bool small_m = args->rows <= MACRO_SMALL_M_ROWS;
     size_t step = small_m ? MACRO_SMALL_M_BLOCK : MACRO_BLOCK;
-    group_clear(args);
+    clear_sums(args);
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t begin = 0; begin < args->k; begin += step) {
         struct macro_block block = macro_begin(args, begin, step);

@@ -1,11 +1,11 @@
-// A 4 by 4 block of words at a time.
+// Decoding and packing for NEON: blocks of 4 x 4 words are transposed in registers.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PACK_LANES = 4, PACK_WORDS = 4 };
 

@@ -1,5 +1,5 @@
-// int8 by SMULL: the int16 products of 4 columns' quads, added in pairs twice. 6 x 16 columns at a time, 24 accumulators of 32
-// registers.
+// int8 kernels for NEON without SDOT: SMULL gives the int16 products of 4 columns' quads, which are added in pairs twice. Tiles of
+// 6 x 16 columns: 24 of 32 registers are accumulators.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -33,7 +33,7 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) neon_##name
 #include "kernels/cpu/common/quad_pass.h"
-// After it:
+// Both use quad_pass.h:
 #include "kernels/cpu/common/macrokernel_i8_body.h"
 #include "kernels/cpu/common/panel_i8_body.h"
 #endif

@@ -1,5 +1,5 @@
-// int8 by SDOT: a quad of x with the quads of 4 columns. 6 x 16 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of
-// 32 registers.
+// int8 kernels with SDOT: one quad of x by the quads of 4 columns. Tiles of 6 x 16 columns: of 32 registers 24 are accumulators, 4
+// weights and 1 a broadcast.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -30,7 +30,7 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) neondot_##name
 #include "kernels/cpu/common/quad_pass.h"
-// After it:
+// Both use quad_pass.h:
 #include "kernels/cpu/common/macrokernel_i8_body.h"
 #include "kernels/cpu/common/panel_i8_body.h"
 #endif

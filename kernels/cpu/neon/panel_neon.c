@@ -1,4 +1,4 @@
-// 6 x 16 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers.
+// The f32 and bf16 kernels for NEON. Tiles of 6 x 16 columns: of 32 registers 24 are accumulators, 4 weights and 1 a broadcast.
 #if defined(__aarch64__)
 #include "kernels/cpu/neon/vector_neon.h"
 
@@ -12,6 +12,6 @@ void neon_macrokernel_f32(const struct macrokernel_args *args) {
 }
 
 void neon_macrokernel_bf16(const struct macrokernel_args *args) {
-    group_widened(args);
+    macro_widening(args);
 }
 #endif

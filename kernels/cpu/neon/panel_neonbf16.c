@@ -1,30 +1,30 @@
-// bf16 sums by BFMLALT and BFMLALB, each a fused multiply-add of the odd or the even elements of pairs under FPCR: the two fmas of
-// the contract, without widening. (BFDOT and BFMMLA are none: they round and flush products and sums in a way of their own.)
-// 6 x 16 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers; K in blocks, for few rows and many, so
-// that what FPCR.FZ flushed in doubt (float_mode.h) is a block of a tile, summed again.
+// The bf16 kernels with BFMLALT and BFMLALB. Each is one fma of the odd or the even elements of pairs, under FPCR: these are the
+// two fmas of the contract, and nothing has to be widened. (BFDOT and BFMMLA round and flush in other ways, so they are not used.)
+// Tiles of 6 x 16 columns: of 32 registers 24 are accumulators, 4 weights and 1 a broadcast. K is cut into blocks for small and
+// large m, so that only one block of a tile is computed again if FPCR.FZ may have flushed a result wrongly (float_mode.h).
 #if defined(__aarch64__)
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/neon/vector_neon.h"
 
 enum {
-    PAIR_BLOCK = 256,               // k: 32 KiB of a panel, and 128 KiB of four, which stay in L2 over the tiles; even
+    PAIR_BLOCK = 256,               // k of a block: 32 KiB of a panel, 128 KiB of four, which stay in L2 over all tiles; even
     PAIR_PASS = PANEL_VECS * LANES, // columns of a pass
 };
 
-// A tile of rows against a panel over a block of K.
+// One tile of rows by a panel over a block of K.
 struct pair_block {
-    const uint16_t *x[PANEL_TILE]; // to the block's first k
-    const uint16_t *pairs;         // likewise
-    size_t depth;                  // k
+    const uint16_t *x[PANEL_TILE]; // each row's first k of the block
+    const uint16_t *pairs;         // the panel's first k of the block
+    size_t depth;                  // k of the block
     float *sums;                   // [rows][stride], 64 columns of each
     size_t stride;
 };
 
-// Two neighbouring elements of a row, which need not be 4-byte aligned, in every lane.
+// Two neighbouring elements of a row, at any alignment, in every lane.
 PANEL_INLINE bfloat16x8_t pair_broadcast(const uint16_t *x) {
     uint32_t pair;
     memcpy(&pair, x, sizeof pair);
@@ -92,7 +92,7 @@ PANEL_INLINE void pair_exact_step(vec sums[PANEL_VECS], uint16_t even, uint16_t 
     }
 }
 
-// One row with every fma flushed as it must be.
+// One row by the block, with every fma flushed as the contract says.
 static __attribute__((noinline)) void pair_exact_row(const struct pair_block *b, size_t row) {
     const uint16_t *x = b->x[row];
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PAIR_PASS) {
@@ -111,6 +111,7 @@ static __attribute__((noinline)) void pair_exact_row(const struct pair_block *b,
     }
 }
 
+// pair_tile, repeated by pair_exact_row if the machine may have flushed a result wrongly.
 static void pair_checked(const struct pair_block *b, size_t rows) {
     float before[PANEL_TILE][EXPERTD_KERNEL_PANEL];
     for (size_t r = 0; r < rows; r++) {
@@ -157,7 +158,7 @@ void neonbf16_panel_bf16(const struct panel_args *args) {
 
 void neonbf16_macrokernel_bf16(const struct macrokernel_args *args) {
     struct pair_block b = {.stride = KERNEL_SUMS};
-    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
+    for (size_t r = 0; !args->accumulate && r < args->rows; r++) {
         memset(args->sums + r * KERNEL_SUMS, 0, args->count * EXPERTD_KERNEL_PANEL * sizeof *args->sums);
     }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);

@@ -1,6 +1,7 @@
-// Quantised weights by NEON: chunks are widened to f32, then multiplied 6 x 16 columns at a time.
+// The kernels for quantised weights with NEON (quantised_body.h): chunks of K are widened to f32, then multiplied in tiles of 6 x
+// 16 columns.
 #if defined(__aarch64__)
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/neon/vector_neon.h"
 #include "kernels/layout/quantised_layout.h"
 
@@ -20,7 +21,7 @@ static inline vec vec_huge(void) {
     return vdupq_n_f32(3.0e38f);
 }
 
-// FMINNM would make one of a signalling NaN; a comparison with NaN is false.
+// Not FMINNM, which would return a NaN for a signalling NaN. A comparison with NaN is false, so b is returned.
 static inline vec vec_least(vec a, vec b) {
     vec magnitude = vabsq_f32(a);
     return vbslq_f32(vcltq_f32(magnitude, b), magnitude, b);
@@ -43,15 +44,16 @@ static inline vec scale_e8m0(const uint8_t *p) {
     return vreinterpretq_f32_u32(vorrq_u32(bits, nan));
 }
 
-// Floats of 8 bits, each in the high byte of 16, by way of f16: E5M2 is its upper half; E4M3 a part of it but for the exponent's
-// bias (2^8) and the NaN, which becomes f16's. FCVTL keeps subnormals in any mode.
+// 8-bit floats, each in the high byte of 16 bits, to f16: E5M2 is the upper half of an f16. E4M3 is shifted to f16's fields, where
+// its exponent is 8 too low (float8_widen multiplies by 2^8); its NaN becomes f16's NaN. FCVTL does not flush subnormals in any
+// mode.
 PANEL_INLINE uint16x8_t float8_half(enum expertd_weight_code code, uint16x8_t high) {
     if (code == EXPERTD_CODE_E5M2) {
         return high;
     }
     uint16x8_t magnitude = vdupq_n_u16(0x7f00);
     uint16x8_t nan = vceqq_u16(vandq_u16(high, magnitude), magnitude);
-    int16x8_t shifted = vshrq_n_s16(vreinterpretq_s16_u16(high), 1); // the sign stays
+    int16x8_t shifted = vshrq_n_s16(vreinterpretq_s16_u16(high), 1); // an arithmetic shift keeps the sign
     uint16x8_t half = vandq_u16(vreinterpretq_u16_s16(shifted), vdupq_n_u16(0xbf80));
     return vorrq_u16(half, vandq_u16(nan, vdupq_n_u16(0x7e00)));
 }
@@ -84,8 +86,8 @@ static inline vec vec_scale(enum expertd_dtype dtype, const uint8_t *p) {
     }
 }
 
-// The 4 columns' nibble whose lowest bit is `bit`. E2M1: the magnitude by a table of halves, whose other bytes are 0, the sign from
-// the word, so that -0 keeps its own.
+// The values of 4 columns' nibbles whose lowest bit is `bit`. E2M1: a table gives the magnitude in units of 0.5, and the sign bit
+// is copied, so that -0 stays -0. The zero bytes of an index look up entry 0, which is 0.
 PANEL_INLINE vec widen_nibble(enum expertd_weight_code code, uint32x4_t words, int bit, vec zero) {
     uint32x4_t shifted = vshlq_u32(words, vdupq_n_s32(-bit));
     if (code == EXPERTD_CODE_E2M1) {
@@ -112,7 +114,7 @@ PANEL_INLINE void widen_nibbles(enum expertd_weight_code code, const uint8_t *co
     }
 }
 
-// 8 codes in the high bytes of 16: 4 columns' k to `first`, then their k + 2 to `second`.
+// Widens 8 codes in the high bytes of 16 bits: k of 4 columns to `first`, k + 2 to `second`.
 PANEL_INLINE void widen_high(enum expertd_weight_code code, uint16x8_t high, vec zero, float *first, float *second) {
     if (code == EXPERTD_CODE_INT8) {
         int16x8_t values = vshrq_n_s16(vreinterpretq_s16_u16(high), 8);

@@ -1,3 +1,4 @@
+// The loops over one row, and the kernels for unpacked weights [k, n], with NEON.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -37,7 +38,7 @@ static inline void store_16(void *p, uint16x4_t x, size_t n) {
     memcpy(p, lanes, n == LANES ? sizeof lanes : n * sizeof *lanes);
 }
 
-// Each code in 16 bits.
+// Loads n bytes, one into each 16-bit lane.
 static inline uint16x4_t load_8(const void *p, size_t n) {
     uint8_t lanes[2 * LANES] = {0};
     memcpy(lanes, p, n == LANES ? LANES : n);
@@ -68,14 +69,14 @@ static inline vec vec_load_f16(const void *p, size_t n) {
     return widen_half(load_16(p, n));
 }
 
-// FCVTN keeps a NaN's payload, expertd_f16_from_f32 does not.
+// FCVTN keeps the payload of a NaN; expertd_f16_from_f32, the definition, does not.
 static inline void vec_store_f16(void *p, vec x, size_t n) {
     uint32x4_t sign = vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x80000000u));
     vec quiet = vreinterpretq_f32_u32(vorrq_u32(sign, vdupq_n_u32(0x7fc00000)));
     store_16(p, vreinterpret_u16_f16(vcvt_f16_f32(vbslq_f32(is_nan(x), quiet, x))), n);
 }
 
-// As f16 of another bias: 2^8 too small.
+// Shifted to f16's fields, where the exponent is 8 too low.
 static inline vec vec_load_e4m3(const void *p, size_t n) {
     uint16x4_t code = load_8(p, n);
     uint16x4_t sign = vshl_n_u16(vand_u16(code, vdup_n_u16(0x80)), 8);
@@ -121,19 +122,19 @@ static inline vec vec_less(vec a, vec b) {
     return vbslq_f32(vcltq_f32(a, b), a, b);
 }
 
-// 2^n for n of -126 to 127.
+// 2^n for -126 <= n <= 127.
 static inline vec power_of(int32x4_t exponent) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(exponent, vdupq_n_s32(127)), 23));
 }
 
-// In two factors: neither overflows, and only the last product rounds into the subnormals.
+// p * 2^n as two products, so that no factor overflows and only the last product can be rounded to a subnormal.
 static inline vec vec_times_power(vec p, vec shifted) {
     int32x4_t exponent = vsubq_s32(vreinterpretq_s32_f32(shifted), vreinterpretq_s32_f32(vdupq_n_f32(MATH_ROUND)));
     int32x4_t half = vshrq_n_s32(exponent, 1);
     return vmulq_f32(vmulq_f32(p, power_of(half)), power_of(vsubq_s32(exponent, half)));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// Always inlined: gcc 12 drops calls of a function that only prefetches.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     __builtin_prefetch(p);
 }

@@ -1,4 +1,4 @@
-// Vectors of four floats by NEON, for the bodies that are written over a vector type. Private to cpu/*_neon*.c and their tests.
+// Vectors of four floats for the bodies that are written over a vector type. Private to kernels/cpu/neon and its tests.
 #ifndef EXPERTD_KERNELS_CPU_NEON_VECTOR_NEON_H
 #define EXPERTD_KERNELS_CPU_NEON_VECTOR_NEON_H
 
@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef float32x4_t vec;
-enum { LANES = 4, PANEL_VECS = 4 }; // with 6 rows: 24 accumulators, 4 of weights and 1 broadcast of 32 registers
+enum { LANES = 4, PANEL_VECS = 4 }; // with 6 rows: of 32 registers 24 are accumulators, 4 weights and 1 a broadcast
 
 static inline vec vec_load(const float *p) {
     return vld1q_f32(p);
@@ -29,9 +29,9 @@ static inline vec vec_fma(vec a, vec b, vec c) {
     return vfmaq_f32(c, a, b);
 }
 
-// fma_flushed.h's fma under FPCR.FZ, which flushes a result that is tiny before rounding: right but where rounding reaches 2^-126.
-// The same fma 2^64 times as great is rounded and not flushed, and shows where. (An operand that becomes Inf there belongs to no
-// such result: below 2^-62, a product of two bf16 that c of 2^64 or more could cancel to 2^-126 does not exist.)
+// The fma of fma_flushed.h, under FPCR.FZ. FPCR.FZ flushes results that are tiny before rounding, which is wrong only for results
+// that rounding brings to 2^-126. A second fma, scaled by 2^64, is rounded without a flush and detects them. (If scaling overflows
+// an operand to Inf, the result is none of them: no product of two bf16 below 2^-62 cancels a c of at least 2^64 to 2^-126.)
 static inline vec vec_fma_flushed(vec a, vec b, vec c) {
     vec sum = vfmaq_f32(c, a, b);
     vec high = vfmaq_f32(vmulq_n_f32(c, 0x1p64f), vmulq_n_f32(a, 0x1p64f), b);
@@ -48,7 +48,7 @@ static inline vec vec_odd(const uint16_t *pairs) {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(vld1q_u16(pairs)), vdupq_n_u32(0xffff0000u)));
 }
 
-// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+// Always inlined: gcc 12 drops calls of a function that only prefetches.
 static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
     __builtin_prefetch(p);
 }

@@ -1,8 +1,9 @@
+// Decoding and packing in portable C.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PACK_LANES = 4, PACK_WORDS = 4 };
 

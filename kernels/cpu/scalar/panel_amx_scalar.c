@@ -1,12 +1,12 @@
-// TDPBF16PS's sums in plain C, which run everywhere: of each 32 k the even and the odd ones are summed apart from +0, then added to
-// each other, then to the sum; every step under FTZ and DAZ. The last step of K is padded with +0.
+// The scalar twin of ARITHMETIC_CPU_AMX: the bf16 sums of TDPBF16PS in plain C. In each step of 32 k, the even and the odd k are
+// summed separately from +0, then sum += even + odd; every operation is under FTZ and DAZ. The last step of K is padded with +0.
 #include <string.h>
 
 #include "kernels/cpu/amx/amx_tiles.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/fma_flushed.h"
 
-// `depth` of k, all of one step, against the panel's columns.
+// Adds one step, of which K has `depth` k, to the sums of all columns.
 static void add_step(const uint16_t *x, const uint16_t *panel, size_t depth, size_t columns, float *sum) {
     for (size_t c = 0; c < columns; c++) {
         float part[2] = {0.0f, 0.0f};

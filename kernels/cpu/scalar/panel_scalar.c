@@ -1,7 +1,8 @@
-// The portable backend: slow, and what the others are checked against at start.
+// The matrix kernels of the scalar backend in portable C. They define the bits of ARITHMETIC_CPU: other backends are compared with
+// them before they are used.
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/fma_flushed.h"
 #include "kernels/layout/packed_i8.h"
 

@@ -1,18 +1,19 @@
-// The bf16 sums of a Hopper GPU's tensor cores (kernels/cpu/common/tensor_core.h) in plain C, and so the twin of every kernel that
-// runs there or on a simulated one: 16 k at a time, the last of them padded with +0.
+// The scalar twin of ARITHMETIC_SM_90: the bf16 sums of a Hopper GPU's tensor cores (common/tensor_core.h) in plain C. Kernels on
+// that GPU and on the simulated GPU have these bits: steps of 16 k, the last one padded with +0.
 #include "expertd/kernels/weights.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/tensor_core.h"
 
 enum { STEP_K = 16 };
 
-// A column's next 16 k, or as many as there are.
+// Widens one step of a column, padded with +0.
 static void widen_column(const uint16_t *panel, size_t column, size_t begin, size_t k, float *out) {
     for (size_t i = begin; i < begin + STEP_K; i++) {
         out[i - begin] = i < k ? expertd_f32_from_bf16(panel[(i / 2 * EXPERTD_KERNEL_PANEL + column) * 2 + i % 2]) : 0.0f;
     }
 }
 
+// Widens one step of a row, padded with +0.
 static void widen_row(const uint16_t *x, size_t begin, size_t k, float *out) {
     for (size_t i = begin; i < begin + STEP_K; i++) {
         out[i - begin] = i < k ? expertd_f32_from_bf16(x[i]) : 0.0f;

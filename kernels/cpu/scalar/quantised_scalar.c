@@ -1,38 +1,39 @@
-// Quantised weights in portable C: a column is widened once, and multiplied with each row.
-#include "kernels/cpu/backends.h"
+// The kernels for quantised weights of the three scalar backends, in portable C. Each piece of a column is widened once and
+// multiplied by all rows.
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/fma_flushed.h"
 #include "kernels/cpu/common/quantised_values.h"
 #include "kernels/cpu/common/tensor_core.h"
 
-enum { PIECE_K = 256 }; // of a column at a time; a multiple of what any unit adds at once
+enum { PIECE_K = 256 }; // k widened at a time: a multiple of the step of every arithmetic
 
-enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_AMX, SUMS_BF16_SM90 };
+enum sum_kind { SUMS_F32, SUMS_BF16, SUMS_BF16_AMX, SUMS_BF16_SM90 };
 
 static float sum_bf16(const uint16_t *x, const float *w, size_t depth, float sum) {
     for (size_t i = 0; i < depth; i += 2) {
-        int whole = i + 1 < depth;
-        sum = fma_flushed(whole ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, whole ? w[i + 1] : 0.0f, sum);
+        int has_odd = i + 1 < depth;
+        sum = fma_flushed(has_odd ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, has_odd ? w[i + 1] : 0.0f, sum);
         sum = fma_flushed(expertd_f32_from_bf16(x[i]), w[i], sum);
     }
     return sum;
 }
 
-// TDPBF16PS's: `step` k at a time, even and odd ones apart.
+// TDPBF16PS: in each step of `step` k, even and odd k are summed separately; then sum += even + odd.
 static float sum_bf16_amx(const uint16_t *x, const float *w, size_t depth, size_t step, float sum) {
     for (size_t begin = 0, end; begin < depth; begin = end) {
         end = depth - begin < step ? depth : begin + step;
         float even = 0.0f, odd = 0.0f;
         for (size_t i = begin; i < end; i += 2) {
-            int whole = i + 1 < end;
+            int has_odd = i + 1 < end;
             even = fma_flushed(expertd_f32_from_bf16(x[i]), w[i], even);
-            odd = fma_flushed(whole ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, whole ? w[i + 1] : 0.0f, odd);
+            odd = fma_flushed(has_odd ? expertd_f32_from_bf16(x[i + 1]) : 0.0f, has_odd ? w[i + 1] : 0.0f, odd);
         }
         sum = add_flushed(sum, add_flushed(even, odd));
     }
     return sum;
 }
 
-// A Hopper GPU's: 16 k at a time, from the scale's first.
+// A Hopper GPU's tensor cores: steps of 16 k from the scale group's first k on.
 static float sum_bf16_sm90(const uint16_t *x, const float *w, size_t depth, float sum) {
     enum { STEP_K = 16 };
     for (size_t begin = 0; begin < depth; begin += STEP_K) {
@@ -53,9 +54,9 @@ static float sum_f32(const float *x, const float *w, size_t depth, float sum) {
     return sum;
 }
 
-// partials[r] of column c and scale g.
-static void sum_scale(const struct panel_args *args, const struct expertd_quantised_format *format,
-                      const struct quantised_layout *layout, size_t c, size_t g, enum sums sums, float *partials) {
+// partials[r]: the partial sums of column c and scale group g.
+static void sum_scale_group(const struct panel_args *args, const struct expertd_quantised_format *format,
+                            const struct quantised_layout *layout, size_t c, size_t g, enum sum_kind kind, float *partials) {
     const uint8_t *panel = args->panel, *codes = panel + quantised_codes_at(layout, g);
     const uint8_t *zeros = format->zero_points ? panel + quantised_zeros_at(layout, g, args->k) : NULL;
     size_t depth = quantised_depth(layout, g, args->k);
@@ -67,7 +68,7 @@ static void sum_scale(const struct panel_args *args, const struct expertd_quanti
         }
         for (size_t r = 0; r < args->rows; r++) {
             const uint16_t *x = args->x[r];
-            switch (sums) {
+            switch (kind) {
             case SUMS_F32:
                 partials[r] = sum_f32((const float *)args->x[r] + k, w, count, partials[r]);
                 break;
@@ -85,14 +86,14 @@ static void sum_scale(const struct panel_args *args, const struct expertd_quanti
     }
 }
 
-static void multiply(const struct panel_args *args, const struct expertd_quantised_format *format, enum sums kind) {
+static void multiply(const struct panel_args *args, const struct expertd_quantised_format *format, enum sum_kind kind) {
     struct quantised_layout layout = quantised_layout(format, args->k);
     const uint8_t *panel = args->panel;
     for (size_t c = 0; c < args->columns; c++) {
         float sums[KERNEL_CALL_ROWS] = {0};
         for (size_t g = 0; g < layout.scales; g++) {
             float partials[KERNEL_CALL_ROWS] = {0};
-            sum_scale(args, format, &layout, c, g, kind, partials);
+            sum_scale_group(args, format, &layout, c, g, kind, partials);
             float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, args->k), c);
             for (size_t r = 0; r < args->rows; r++) {
                 sums[r] = __builtin_fmaf(partials[r], scale, sums[r]);

@@ -1,4 +1,4 @@
-// A value at a time: the definition.
+// The loops over one row with a vector of one float. They define the bits of all backends.
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

@@ -1,22 +1,22 @@
-// The formulas of activation.h for one element.
+// The activation functions of activation.h for one element.
 #ifndef EXPERTD_KERNELS_CUDA_COMMON_ACTIVATION_CUH
 #define EXPERTD_KERNELS_CUDA_COMMON_ACTIVATION_CUH
 
 #include "expertd/kernels/activation.h"
 #include "kernels/elements/scalar_math_inline.h"
 
-// Comparisons with NaN are false, so a NaN stays; with an infinite limit nothing changes.
-EXPERTD_INLINE_ON_DEVICE float activation_at_most(float x, float limit) {
+// Comparisons with NaN are false, so NaN is returned unchanged. An infinite limit changes nothing.
+EXPERTD_INLINE_ON_DEVICE float activation_min(float x, float limit) {
     return x > limit ? limit : x;
 }
 
-EXPERTD_INLINE_ON_DEVICE float activation_within(float x, float limit) {
-    float upper = activation_at_most(x, limit);
+EXPERTD_INLINE_ON_DEVICE float activation_clamp(float x, float limit) {
+    float upper = activation_min(x, limit);
     return upper < -limit ? -limit : upper;
 }
 
 struct activation_limits {
-    float gate, activated, up; // INFINITY: none
+    float gate, activated, up; // INFINITY: no limit
     float alpha;
 };
 
@@ -32,22 +32,22 @@ EXPERTD_INLINE_ON_DEVICE struct activation_limits activation_limits_of(const str
 }
 
 EXPERTD_INLINE_ON_DEVICE float activation_silu(float g, float u, const struct activation_limits *limits) {
-    float activated = activation_at_most(math_silu(activation_at_most(g, limits->gate)), limits->activated);
-    return activated * activation_within(u, limits->up);
+    float activated = activation_min(math_silu(activation_min(g, limits->gate)), limits->activated);
+    return activated * activation_clamp(u, limits->up);
 }
 
 EXPERTD_INLINE_ON_DEVICE float activation_gelu_tanh(float g, float u, const struct activation_limits *limits) {
-    float activated = activation_at_most(math_gelu_tanh(activation_at_most(g, limits->gate)), limits->activated);
-    return activated * activation_within(u, limits->up);
+    float activated = activation_min(math_gelu_tanh(activation_min(g, limits->gate)), limits->activated);
+    return activated * activation_clamp(u, limits->up);
 }
 
 EXPERTD_INLINE_ON_DEVICE float activation_swiglu_oai(float g, float u, const struct activation_limits *limits) {
-    float gate = activation_at_most(g, limits->gate), up = activation_within(u, limits->up);
+    float gate = activation_min(g, limits->gate), up = activation_clamp(u, limits->up);
     return (up + 1.0f) * (gate / (1.0f + math_exp(-(limits->alpha * gate))));
 }
 
 EXPERTD_INLINE_ON_DEVICE float activation_relu2(float u, const struct activation_limits *limits) {
-    float up = activation_within(u, limits->up);
+    float up = activation_clamp(u, limits->up);
     float r = up < 0.0f ? 0.0f : up;
     return r * r;
 }

@@ -1,14 +1,15 @@
-// One element of a row by its dtype, read as fp32 and written with one rounding: dtype.h's conversions.
+// Reads one element of a row as fp32, and writes one with a single rounding, by the conversions of dtype.h.
 #ifndef EXPERTD_KERNELS_CUDA_COMMON_ELEMENTS_CUH
 #define EXPERTD_KERNELS_CUDA_COMMON_ELEMENTS_CUH
 
+#include <ptx.cuh>
+
 #include "expertd/base/dtype.h"
-#include "kernels/cuda/common/ptx.cuh"
 
 namespace {
 
-// Of rows in D: BF16 or F32.
-__device__ __forceinline__ float read_d(const void *row, enum expertd_dtype dtype, size_t column) {
+// For rows in the compute dtype: BF16 or F32.
+__device__ __forceinline__ float read_compute_element(const void *row, enum expertd_dtype dtype, size_t column) {
     return dtype == EXPERTD_DTYPE_BF16 ? expertd_f32_from_bf16(((const uint16_t *)row)[column]) : ((const float *)row)[column];
 }
 
@@ -40,8 +41,8 @@ __device__ __forceinline__ void write_element(void *row, enum expertd_dtype dtyp
     }
 }
 
-// Between rows in D, as it is: no conversion may touch a NaN's bits.
-__device__ __forceinline__ void move_element(const void *from, void *to, enum expertd_dtype dtype, size_t column) {
+// Copies an element between rows of the compute dtype without a conversion, which could change the bits of a NaN.
+__device__ __forceinline__ void copy_element(const void *from, void *to, enum expertd_dtype dtype, size_t column) {
     if (dtype == EXPERTD_DTYPE_BF16) {
         ((uint16_t *)to)[column] = ((const uint16_t *)from)[column];
     } else {

@@ -1,15 +1,15 @@
-// The product of two operands' scales, as epilogue.h's add_scaled_args has it: sum = fma(partial * first, then, sum).
+// The product of two operands' scales as the two factors of sum = fma(partial * first, second, sum); see add_scaled_args in
+// kernels/elements/epilogue.h.
 #ifndef EXPERTD_KERNELS_CUDA_COMMON_SCALE_STEPS_CUH
 #define EXPERTD_KERNELS_CUDA_COMMON_SCALE_STEPS_CUH
 
 #include <float.h>
-
-#include "kernels/cuda/common/ptx.cuh"
+#include <ptx.cuh>
 
 namespace {
 
 struct scale_steps {
-    float first, then; // 1 and the product; where that is no normal number the larger scale and the smaller
+    float first, second; // 1 and the product; if the product is not a normal number, the larger and the smaller scale
 };
 
 __device__ __forceinline__ scale_steps steps_of(float a, float b) {

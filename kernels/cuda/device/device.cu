@@ -1,20 +1,20 @@
-// The module's table: devices, memory, copies and launches by CUDA's runtime, one stream a device. Built twice: by nvcc, and for
-// simulated GPUs.
+// The module's function table (device.h): devices, memory, copies and launches by CUDA's runtime. Compiled twice: by nvcc, and for
+// the simulated GPU.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
+#include <ptx.cuh>
 
 #include "kernels/cuda/common/launchers.h"
-#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/device/device_codes.h"
 #include "kernels/device/device_links.h"
 
 struct expertd_device {
     int number;
     cudaStream_t stream;
-    cudaEvent_t done;                           // blocking: who waits for it sleeps
-    cudaStream_t up, down;                      // copies beside what is computed
-    cudaEvent_t uploaded, computed, downloaded; // the last one of each; the first two are waited for by streams
+    cudaEvent_t done;                           // a thread that waits for it sleeps
+    cudaStream_t up, down;                      // copies that overlap with kernels
+    cudaEvent_t uploaded, computed, downloaded; // the latest of each; streams wait for the first two
     int multiprocessors;
 };
 
@@ -23,12 +23,12 @@ namespace {
 #if defined(__CUDACC__)
 constexpr char KIND[] = "cuda";
 
-const char *more_about_the_failure() {
+const char *failure_details() {
     return "";
 }
 
-// On GPUs of this compute capability gpu-check found each variant's bits to be the scalar twin's, those of fp32 the CPU's, and the
-// daemon's answers those of the golden cases (tests/gpu/results).
+// Have GPUs of this compute capability passed tests/gpu/run: every variant with the scalar twin's bits, fp32 with the CPU's bits,
+// and the daemon's answers equal to the golden cases (tests/gpu/results)?
 bool is_proven(int major) {
     return major == 9;
 }
@@ -38,7 +38,7 @@ void arithmetic_of(const cudaDeviceProp &properties, struct expertd_device_facts
     snprintf(out->arithmetic_f32, sizeof out->arithmetic_f32, "%s", is_proven(properties.major) ? "cpu" : out->arithmetic);
 }
 
-// Asked without a context being made.
+// Creates no CUDA context.
 int proven(uint32_t number) {
     int major = 0;
     return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)number) == cudaSuccess && is_proven(major);
@@ -50,14 +50,14 @@ constexpr uint64_t (*CALLS)(const char *) = nullptr;
 constexpr char KIND[] = "sim";
 
 bool is_proven(int) {
-    return true; // by the unit tests
+    return true; // the unit tests prove it
 }
 
 int proven(uint32_t) {
     return true;
 }
 
-const char *more_about_the_failure() {
+const char *failure_details() {
     return sim_fault();
 }
 
@@ -79,17 +79,18 @@ constexpr uint64_t (*CALLS)(const char *) = sim_calls;
 
 constexpr int CAPABILITY_LEAST = 8;
 
-enum expertd_device_code failed(cudaError_t code, const char *what, struct expertd_device_error *error) {
-    const char *more = code == cudaErrorLaunchFailure ? more_about_the_failure() : "";
-    snprintf(error->message, sizeof error->message, "%s: %s%s%s", what, cudaGetErrorString(code), *more ? ": " : "", more);
+enum expertd_device_code failed(cudaError_t code, const char *action, struct expertd_device_error *error) {
+    const char *details = code == cudaErrorLaunchFailure ? failure_details() : "";
+    snprintf(error->message, sizeof error->message, "%s: %s%s%s", action, cudaGetErrorString(code), *details ? ": " : "", details);
     return code == cudaErrorMemoryAllocation ? EXPERTD_DEVICE_NOMEM : EXPERTD_DEVICE_FAILED;
 }
 
-enum expertd_device_code done(cudaError_t code, const char *what, struct expertd_device_error *error) {
-    return code == cudaSuccess ? EXPERTD_DEVICE_OK : failed(code, what, error);
+enum expertd_device_code done(cudaError_t code, const char *action, struct expertd_device_error *error) {
+    return code == cudaSuccess ? EXPERTD_DEVICE_OK : failed(code, action, error);
 }
 
-// The calling thread's device. An earlier call's error, which was told then, must not be taken for this one's.
+// Selects the device for the calling thread. Clears the error of an earlier call, which has been reported, so that it is not taken
+// for an error of this one.
 cudaError_t enter(const struct expertd_device *d) {
     (void)cudaGetLastError();
     return cudaSetDevice(d->number);
@@ -99,7 +100,7 @@ enum expertd_device_code count_devices(uint32_t *out, struct expertd_device_erro
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     *out = (uint32_t)count;
-    return code == cudaSuccess ? EXPERTD_DEVICE_OK : (failed(code, "looking for GPUs", error), EXPERTD_DEVICE_MISSING);
+    return code == cudaSuccess ? EXPERTD_DEVICE_OK : (failed(code, "counting GPUs", error), EXPERTD_DEVICE_MISSING);
 }
 
 enum expertd_device_code open_streams(struct expertd_device *d, struct expertd_device_error *error) {
@@ -126,15 +127,15 @@ void close_device(struct expertd_device *d) {
     }
 }
 
-// Neither a cubin nor PTX that the driver translates: every launch would fail. Known before anything is put there.
+// Refuses a device for which the module has neither a cubin nor PTX, on which every launch would fail.
 enum expertd_device_code check_code(const cudaDeviceProp &properties, struct expertd_device_error *error) {
     cudaError_t code = (cudaError_t)cuda_has_code();
     if (code == cudaSuccess) {
         return EXPERTD_DEVICE_OK;
     }
     snprintf(error->message, sizeof error->message,
-             "%.100s has compute capability %d.%d, and of this module's kernels none for it: %s", properties.name, properties.major,
-             properties.minor, cudaGetErrorString(code));
+             "%.100s has compute capability %d.%d, for which this module contains no kernels: %s", properties.name,
+             properties.major, properties.minor, cudaGetErrorString(code));
     return EXPERTD_DEVICE_MISSING;
 }
 
@@ -143,11 +144,11 @@ enum expertd_device_code open_device(uint32_t number, struct expertd_device **ou
     *out = nullptr;
     cudaError_t code = cudaGetDeviceProperties(&properties, (int)number);
     if (code != cudaSuccess) {
-        (void)failed(code, "asking what it is", error);
+        (void)failed(code, "querying its properties", error);
         return EXPERTD_DEVICE_MISSING;
     }
     if (properties.major < CAPABILITY_LEAST) {
-        snprintf(error->message, sizeof error->message, "%.100s has compute capability %d.%d; the kernels need 8.0 and more",
+        snprintf(error->message, sizeof error->message, "%.100s has compute capability %d.%d; the kernels need at least 8.0",
                  properties.name, properties.major, properties.minor);
         return EXPERTD_DEVICE_MISSING;
     }
@@ -155,7 +156,7 @@ enum expertd_device_code open_device(uint32_t number, struct expertd_device **ou
     d->number = (int)number;
     d->multiprocessors = properties.multiProcessorCount;
     code = enter(d);
-    enum expertd_device_code opened = code == cudaSuccess ? open_streams(d, error) : failed(code, "choosing it", error);
+    enum expertd_device_code opened = code == cudaSuccess ? open_streams(d, error) : failed(code, "selecting it", error);
     opened = opened == EXPERTD_DEVICE_OK ? check_code(properties, error) : opened;
     if (opened != EXPERTD_DEVICE_OK) {
         close_device(d);
@@ -165,15 +166,16 @@ enum expertd_device_code open_device(uint32_t number, struct expertd_device **ou
     return EXPERTD_DEVICE_OK;
 }
 
-// fmas are IEEE's and their order is written out, so a tile's shape cannot be seen in a sum. What the tensor cores do with one
-// is not documented: variants are equal where gpu-check has compared them on that chip. Elsewhere one computes everything: of those
-// with wgmma the tile that prefill needs, for it is bound by memory at decode too.
+// The device's variants, and the subset of variants that give equal bits. fp32 sums are IEEE fmas in an order that the source
+// fixes, so the tile's shape does not change them. The arithmetic of tensor cores is not documented: variants count as equal only
+// on GPUs where gpu-check has compared them. On other GPUs one variant computes everything: with wgmma the tile for prefill, since
+// decode is bound by memory with any tile.
 void variants_of(const cudaDeviceProp &properties, struct expertd_device_facts *out) {
     const uint32_t fma = 1u << EXPERTD_DEVICE_FMA_16 | 1u << EXPERTD_DEVICE_FMA_64;
     const uint32_t mma = 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_32 | 1u << EXPERTD_DEVICE_MMA_64;
     const uint32_t wgmma = 1u << EXPERTD_DEVICE_WGMMA_8 | 1u << EXPERTD_DEVICE_WGMMA_16 | 1u << EXPERTD_DEVICE_WGMMA_32 |
                            1u << EXPERTD_DEVICE_WGMMA_64 | 1u << EXPERTD_DEVICE_WGMMA_128;
-    const bool hopper = properties.major == 9; // sm_90a's code runs on no later chip
+    const bool hopper = properties.major == 9; // code for sm_90a runs on no later GPU
     out->f32 = {fma, fma, EXPERTD_DEVICE_FMA_64, false};
     out->bf16 = {mma | (hopper ? wgmma : 0), 0, hopper ? EXPERTD_DEVICE_WGMMA_128 : EXPERTD_DEVICE_MMA_64, false};
     out->bf16.equal = is_proven(properties.major) ? out->bf16.has : 0;
@@ -193,7 +195,7 @@ enum expertd_device_code describe(struct expertd_device *d, struct expertd_devic
         out->memory_bytes = all;
         out->memory_available = available;
     }
-    return done(code, "asking what it is", error);
+    return done(code, "querying its properties", error);
 }
 
 enum expertd_device_code reserve(struct expertd_device *d, size_t bytes, void **out, struct expertd_device_error *error) {
@@ -212,7 +214,7 @@ void release(struct expertd_device *d, void *memory) {
 enum expertd_device_code pin(struct expertd_device *d, void *memory, size_t bytes, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaHostRegister(memory, bytes, cudaHostRegisterPortable) : code;
-    return done(code, "pinning memory of the host", error);
+    return done(code, "pinning host memory", error);
 }
 
 void unpin(struct expertd_device *d, void *memory) {
@@ -290,14 +292,14 @@ enum expertd_device_code finished(struct expertd_device *d, int *out, struct exp
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventQuery(d->done) : code;
     *out = code == cudaSuccess;
-    return code == cudaErrorNotReady ? EXPERTD_DEVICE_OK : done(code, "asking for its work", error);
+    return code == cudaErrorNotReady ? EXPERTD_DEVICE_OK : done(code, "querying its work", error);
 }
 
 enum expertd_device_code finished_behind(struct expertd_device *d, int *out, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventQuery(d->downloaded) : code;
     *out = code == cudaSuccess;
-    return code == cudaErrorNotReady ? EXPERTD_DEVICE_OK : done(code, "asking for its answers", error);
+    return code == cudaErrorNotReady ? EXPERTD_DEVICE_OK : done(code, "querying its answers", error);
 }
 
 template <typename Args, int (*LAUNCHER)(const Args *, struct CUstream_st *)>
@@ -307,7 +309,7 @@ enum expertd_device_code launch(struct expertd_device *d, const Args *args, stru
     return done(code, "starting a kernel", error);
 }
 
-// The launchers for quantised weights: of rows of fp32; of rows of bf16 by code, by mma.sync and by wgmma.
+// The launchers for quantised weights: one for fp32 rows; for bf16 rows one for each code, by mma.sync and by wgmma.
 template <typename Args> struct quantised_launchers {
     int (*f32)(const Args *, CUstream_st *), (*mma[EXPERTD_CODE_COUNT])(const Args *, CUstream_st *);
     int (*wgmma[EXPERTD_CODE_COUNT])(const Args *, int multiprocessors, CUstream_st *);
@@ -326,7 +328,7 @@ constexpr quantised_launchers<expertd_device_down> QUANTISED_DOWN = {
      cuda_quantised_down_int8_wgmma}};
 static_assert(EXPERTD_CODE_E4M3 == 0 && EXPERTD_CODE_E5M2 == 1 && EXPERTD_CODE_E2M1 == 2 && EXPERTD_CODE_INT4 == 3 &&
                   EXPERTD_CODE_INT8 == 4,
-              "the order of the launchers");
+              "the launchers are in the order of the codes");
 
 template <typename Args>
 int start_quantised(const struct expertd_device *d, const Args *a, const expertd_device_matrix &m,
@@ -337,7 +339,7 @@ int start_quantised(const struct expertd_device *d, const Args *a, const expertd
                                                       : launchers.wgmma[code](a, d->multiprocessors, d->stream);
 }
 
-// By how the weights are held, and the variant that the rows are cut for.
+// The launcher depends on whether the weights are quantised, and on the variant for which the rows were cut into tiles.
 int start_gate_up(const struct expertd_device *d, const struct expertd_device_gate_up *a) {
     if (a->up.quantised.scales) {
         return start_quantised(d, a, a->up, QUANTISED_GATE_UP);
@@ -371,8 +373,8 @@ enum expertd_device_code down(struct expertd_device *d, const struct expertd_dev
 
 enum expertd_device_code grouped_gemm(struct expertd_device *d, const struct expertd_device_grouped_gemm *a,
                                       struct expertd_device_error *error) {
-    const struct expertd_device_down alone = {a->rows, a->b, nullptr, nullptr, a->out, a->out_stride};
-    return down(d, &alone, error);
+    const struct expertd_device_down plain = {a->rows, a->b, nullptr, nullptr, a->out, a->out_stride};
+    return down(d, &plain, error);
 }
 
 enum expertd_device_code fp8_gemm(struct expertd_device *d, const struct expertd_device_fp8_gemm *args,
@@ -386,7 +388,7 @@ enum expertd_device_code fp8_gemm(struct expertd_device *d, const struct expertd
 
 extern "C" struct CUstream_st *device_enter(struct expertd_device *d, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
-    return code == cudaSuccess ? d->stream : ((void)failed(code, "choosing it", error), nullptr);
+    return code == cudaSuccess ? d->stream : ((void)failed(code, "selecting it", error), nullptr);
 }
 
 extern "C" __attribute__((visibility("default"))) const struct expertd_device_table expertd_device_table = {

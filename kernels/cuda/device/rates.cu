@@ -1,16 +1,16 @@
-// Peak rates: fmas and mma.sync on registers, and a plain read. Blocks of 256 threads, two or more to a multiprocessor; the caller
-// gives many more blocks than fit at once, so that the last ones to run weigh little. Eight independent sums a thread hide the
+// Peak rates: FMA and mma.sync on registers, and a plain read. Blocks of 256 threads, two or more on a multiprocessor. The caller
+// launches many more blocks than run at once, so that the tail has little weight. Eight independent sums per thread hide the
 // latency of both instructions.
 #include <cstdio>
+#include <ptx.cuh>
 
-#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/device/rates.h"
 #include "kernels/device/device_links.h"
 
 namespace {
 
 constexpr int THREADS = DEVICE_RATES_THREADS, SUMS = 8, FMAS = 16, LOADS = 4;
-constexpr float NEVER = 1.0e38f; // no sum here comes near it
+constexpr float NEVER = 1.0e38f; // above every sum here
 
 __global__ void __launch_bounds__(THREADS) multiply_fma(uint32_t rounds, float *sink) {
     float sums[SUMS * FMAS];
@@ -25,18 +25,18 @@ __global__ void __launch_bounds__(THREADS) multiply_fma(uint32_t rounds, float *
             sums[i] = ptx::fma(sums[i], x, y);
         }
     }
-    float all = 0;
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < SUMS * FMAS; i++) {
-        all += sums[i];
+        sum += sums[i];
     }
-    if (all > NEVER) {
-        *sink = all;
+    if (sum > NEVER) {
+        *sink = sum;
     }
 }
 
 __global__ void __launch_bounds__(THREADS) multiply_mma(uint32_t rounds, float *sink) {
-    // Values of both signs, some 1: zeros would take less power, and so run faster, than any product does.
+    // Magnitudes from 1 to 2 of both signs. Zeros would take less power, and so run faster, than any real product.
     const uint32_t bits = 0x3f80bf80u ^ (threadIdx.x * 0x00010001u & 0x007f007fu);
     const uint32_t a[4] = {bits, bits ^ 0x80000000u, bits ^ 0x00010002u, bits}, b[2] = {bits ^ 0x8000u, bits};
     float sums[SUMS][4] = {};
@@ -46,20 +46,20 @@ __global__ void __launch_bounds__(THREADS) multiply_mma(uint32_t rounds, float *
             ptx::mma_bf16(sums[i], a, b);
         }
     }
-    float all = 0;
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
-        all += sums[i][0] + sums[i][1] + sums[i][2] + sums[i][3];
+        sum += sums[i][0] + sums[i][1] + sums[i][2] + sums[i][3];
     }
-    if (all > NEVER) {
-        *sink = all;
+    if (sum > NEVER) {
+        *sink = sum;
     }
 }
 
-// Each thread has four loads of 16 bytes under way; neighbours read neighbouring ones.
+// Each thread has four 16-byte loads in flight; consecutive threads read consecutive addresses.
 __global__ void __launch_bounds__(THREADS) read_all(const uint4 *from, size_t count, uint32_t *sink) {
     const size_t step = (size_t)gridDim.x * THREADS;
-    uint32_t all = 0;
+    uint32_t bits = 0;
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     for (; i + (LOADS - 1) * step < count; i += LOADS * step) {
         uint4 loaded[LOADS];
@@ -69,14 +69,14 @@ __global__ void __launch_bounds__(THREADS) read_all(const uint4 *from, size_t co
         }
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
-            all |= loaded[j].x & loaded[j].y & loaded[j].z & loaded[j].w;
+            bits |= loaded[j].x & loaded[j].y & loaded[j].z & loaded[j].w;
         }
     }
     for (; i < count; i += step) {
-        all |= from[i].x & from[i].y & from[i].z & from[i].w;
+        bits |= from[i].x & from[i].y & from[i].z & from[i].w;
     }
-    if (all == 0xdeadbeefu) {
-        *sink = all;
+    if (bits == 0xdeadbeefu) {
+        *sink = bits;
     }
 }
 
@@ -94,9 +94,9 @@ uint64_t flops(enum device_rate kind) {
     return 0;
 }
 
-enum expertd_device_code launched(int code, const char *what, struct expertd_device_error *error) {
+enum expertd_device_code launched(int code, const char *kernel, struct expertd_device_error *error) {
     if (code != cudaSuccess) {
-        snprintf(error->message, sizeof error->message, "starting %s: %s", what, cudaGetErrorString((cudaError_t)code));
+        snprintf(error->message, sizeof error->message, "starting %s: %s", kernel, cudaGetErrorString((cudaError_t)code));
     }
     return code == cudaSuccess ? EXPERTD_DEVICE_OK : EXPERTD_DEVICE_FAILED;
 }

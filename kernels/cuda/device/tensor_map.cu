@@ -1,5 +1,5 @@
-// The encoder is in the driver; asked for by name, so that nothing links libcuda.
-#include "kernels/cuda/common/tensor_map.cuh"
+// The encoder is a function of the driver. It is looked up by name, so that the module does not link libcuda.
+#include "kernels/cuda/device/tensor_map.cuh"
 
 using encode_function = CUresult (*)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                      const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,

@@ -1,15 +1,15 @@
-// What becomes of the sums of an expert's products, an element at a time: the activation, bias and the row's scale, and the
-// rounding.
+// Epilogues of an expert's products, for one element: bias, activation or row scale, rounding and store.
 #ifndef EXPERTD_KERNELS_CUDA_EXPERT_EXPERT_EPILOGUE_CUH
 #define EXPERTD_KERNELS_CUDA_EXPERT_EXPERT_EPILOGUE_CUH
 
+#include <ptx.cuh>
+
 #include "expertd/kernels/device.h"
 #include "kernels/cuda/common/activation.cuh"
-#include "kernels/cuda/common/ptx.cuh"
 
 namespace {
 
-struct half_bits { // f16; uint16_t is bf16
+struct f16_bits { // the type of an f16; uint16_t stands for bf16
     uint16_t bits;
 };
 
@@ -19,11 +19,11 @@ __device__ __forceinline__ void store(char *row, int column, float value, uint16
 __device__ __forceinline__ void store(char *row, int column, float value, float) {
     ((float *)row)[column] = value;
 }
-__device__ __forceinline__ void store(char *row, int column, float value, half_bits) {
+__device__ __forceinline__ void store(char *row, int column, float value, f16_bits) {
     ((uint16_t *)row)[column] = expertd_f16_from_f32(value);
 }
 
-// sum[0] is up's, sum[1] gate's.
+// sum[0] belongs to up, sum[1] to gate.
 template <typename D> struct epilogue_gate_up {
     const float *gate_bias, *up_bias;
     expertd_activation_kind kind;
@@ -59,12 +59,12 @@ template <typename D> __host__ __forceinline__ epilogue_down<D> epilogue_of(cons
     return {a.bias, a.row_scale, (char *)a.out, a.out_stride};
 }
 
-// A block's sums on their way from the threads that made them to rows that are finished and written as wholes: in shared memory, in
-// the place of what the block has multiplied. So a kernel finishes in one place; unrolled over a thread's sums it had the
-// activation 64 times over, which was most of its code and of its time in the compiler.
+// A block's sums in shared memory, which overlay the operands. The threads put their sums there and the epilogue then works along
+// rows in a loop. Unrolled over a thread's sums, a kernel contained the activation 64 times, which was most of its code and of
+// its compile time.
 template <int OPERANDS, int ROWS, int COLUMNS, int PITCH = COLUMNS + 1> struct block_sums { float of[OPERANDS][ROWS][PITCH]; };
 
-// By all threads of a block that has met since the last sum was put there.
+// Called by all threads of a block, which has synchronised since the last sum was stored.
 template <int THREADS, int OPERANDS, int ROWS, int COLUMNS, int PITCH, typename Epilogue>
 __device__ __forceinline__ void epilogue_block(const block_sums<OPERANDS, ROWS, COLUMNS, PITCH> &sums, uint32_t group, size_t row0,
                                                int rows, int column0, int n, const Epilogue &epilogue) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void epilogue_block(const block_sums<OPERANDS, ROWS, 
     }
 }
 
-// Of one operand: down, or up where there is no gate. One kernel for both.
+// The epilogue for one operand, down, or up without a gate, so that one kernel serves both.
 template <typename D> struct epilogue_single {
     epilogue_gate_up<D> up;
     epilogue_down<D> down;

@@ -1,12 +1,13 @@
-// The products of a layer by mma.sync, in bf16 and f16, on every GPU from sm_80 on: gate and up with the activation, down, and the
+// Products of a layer by mma.sync in bf16 and f16, for every GPU from sm_80 on: gate and up with the activation, down, and the
 // plain product, of any shape.
 //
-// A block of 128 threads makes a tile of 16, 32 or 64 rows by 64 columns of each operand. Blocks of 64 k of the rows, gathered by
-// index, and of the weights go through three stages of shared memory by cp.async, two on their way while one is multiplied;
-// ldmatrix brings fragments from there, the 128-byte swizzle keeps its rows in different banks. 64 rows: 2 x 2 warps of 32 rows by
-// 32 columns; fewer: 4 warps of 16 columns each, so that each weight is read from shared memory once.
+// A block of 128 threads computes a tile of 16, 32 or 64 rows by 64 columns of each operand. Blocks of 64 k of the rows, gathered
+// by index, and of the weights go through three stages of shared memory by cp.async: two are in flight while one is multiplied.
+// ldmatrix loads the fragments; the 128-byte swizzle puts their rows into different banks. Tiles of 64 rows use 2 x 2 warps of 32
+// rows by 32 columns; smaller tiles use 4 warps of 16 columns each, so that each weight is read from shared memory once.
 //
-// Weights whose rows do not begin at 16 bytes (K no multiple of 8) come element by element, without cp.async: slowly.
+// If K is no multiple of 8, the weights' rows are not 16-byte aligned and are loaded element by element instead of by
+// cp.async, slowly.
 #include "kernels/cuda/common/row_tiles.cuh"
 #include "kernels/cuda/expert/expert_epilogue.cuh"
 
@@ -19,7 +20,7 @@ template <int BM, int OPERANDS> struct stage {
     unsigned char weights[OPERANDS][BN * PIECES * 16];
 };
 
-// Of a warp: fragments of 16 rows and of 8 columns.
+// Fragments of a warp: of 16 rows, and of 8 columns.
 template <int BM> constexpr int ROW_FRAGMENTS = BM == 16 ? 1 : 2;
 template <int BM> constexpr int COLUMN_FRAGMENTS = BM == 64 ? 4 : 2;
 template <int BM, int OPERANDS> using sums = float[OPERANDS][ROW_FRAGMENTS<BM>][COLUMN_FRAGMENTS<BM>][4];
@@ -35,12 +36,13 @@ template <int BM> __device__ __forceinline__ int warp_column() {
 __device__ __forceinline__ void multiply(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], uint16_t) {
     ptx::mma_bf16(acc, a, b);
 }
-__device__ __forceinline__ void multiply(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], half_bits) {
+__device__ __forceinline__ void multiply(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], f16_bits) {
     ptx::mma_f16(acc, a, b);
 }
 
-// Whole blocks of k: what is past K is +0. ldmatrix: lanes 0 to 7 have the rows of the first of four matrices, and so on. Of rows
-// these are rows 0-7, 8-15, then the same of the upper eight k; of weights columns 0-7, their upper eight k, columns 8-15, theirs.
+// Multiplies a full block of k; the stage holds +0 past K. ldmatrix loads four 8 x 8 matrices; lanes 0 to 7 give the row addresses
+// of the first, and so on. Rows: rows 0-7 and 8-15 at the lower eight k, then both at the upper eight k. Weights: columns 0-7 at
+// the lower and at the upper eight k, then columns 8-15.
 template <typename D, int BM, int OPERANDS>
 __device__ __forceinline__ void multiply_stage(const stage<BM, OPERANDS> &s, sums<BM, OPERANDS> &acc) {
     const int lane = threadIdx.x % 32;
@@ -50,14 +52,14 @@ __device__ __forceinline__ void multiply_stage(const stage<BM, OPERANDS> &s, sum
         uint32_t a[ROW_FRAGMENTS<BM>][4];
 #pragma unroll
         for (int m = 0; m < ROW_FRAGMENTS<BM>; m++) {
-            ptx::load_matrix_x4(a[m], s.rows + place<PIECES>(y + m * 16, k + lane / 16));
+            ptx::load_matrix_x4(a[m], s.rows + swizzled_offset<PIECES>(y + m * 16, k + lane / 16));
         }
 #pragma unroll
         for (int o = 0; o < OPERANDS; o++) {
 #pragma unroll
             for (int f = 0; f < COLUMN_FRAGMENTS<BM>; f += 2) {
                 uint32_t b[4];
-                ptx::load_matrix_x4(b, s.weights[o] + place<PIECES>(x + f * 8, k + lane / 8 % 2));
+                ptx::load_matrix_x4(b, s.weights[o] + swizzled_offset<PIECES>(x + f * 8, k + lane / 8 % 2));
                 const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
                 for (int m = 0; m < ROW_FRAGMENTS<BM>; m++) {
@@ -69,11 +71,11 @@ __device__ __forceinline__ void multiply_stage(const stage<BM, OPERANDS> &s, sum
     }
 }
 
-// 8 columns more: pairs that a half of a warp writes at once meet no bank twice.
-template <int BM, int OPERANDS> using sums_of_block = block_sums<OPERANDS, BM, BN, BN + 8>;
+// A pitch of 8 more columns avoids bank conflicts between the pairs that half a warp writes together.
+template <int BM, int OPERANDS> using sums_in_shared = block_sums<OPERANDS, BM, BN, BN + 8>;
 
 template <int BM, int OPERANDS>
-__device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_of_block<BM, OPERANDS> &to) {
+__device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_in_shared<BM, OPERANDS> &to) {
     const int y = warp_row<BM>() + threadIdx.x % 32 / 4, x = warp_column<BM>() + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(THREADS) mma_matmul(const __grid_constant__ pr
                 weights[o].load(s.weights[o], offset, left, p.k % 8 == 0, p.rows);
             }
         }
-        ptx::copy_commit(); // an empty group too, so that "all but the last" means the same at the end
+        ptx::copy_commit(); // also if the group is empty, so that copy_wait counts the same at the end
     };
     sums<BM, OPERANDS> acc = {};
     for (int block = 0; block < STAGES - 1; block++) {
@@ -126,22 +128,23 @@ __global__ void __launch_bounds__(THREADS) mma_matmul(const __grid_constant__ pr
     }
     for (int block = 0; block < blocks_k; block++) {
         ptx::copy_wait<STAGES - 2>();
-        ptx::sync_block(); // what all have loaded is there, and all are done with the stage that is loaded next
+        ptx::sync_block(); // all threads' copies have arrived, and no thread reads the stage that is loaded next
         load(block + STAGES - 1);
         multiply_stage<D>(stages[block % STAGES], acc);
     }
     ptx::copy_wait<0>();
-    ptx::sync_block(); // all are done with the stages: the sums take their place
-    auto &all = *(sums_of_block<BM, OPERANDS> *)ptx::shared_base();
-    put_sums<BM, OPERANDS>(acc, all);
+    ptx::sync_block(); // no thread reads the stages any more: the sums overlay them
+    auto &block_tile = *(sums_in_shared<BM, OPERANDS> *)ptx::shared_base();
+    put_sums<BM, OPERANDS>(acc, block_tile);
     ptx::sync_block();
-    epilogue_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, epilogue);
+    epilogue_block<THREADS>(block_tile, w.group, w.row, w.rows, w.column, p.n, epilogue);
 }
 
 // ---- launches
 
-// Grid: a block for each tile and 64 columns. Shared memory of three stages with one operand and two: 30 and 54 KiB for 16 rows, 36
-// and 60 for 32, 48 and 72 for 64, so that 2 to 5 blocks fit the 164 KiB of sm_80 and 1 to 3 the 100 of sm_86 and sm_120.
+// Grid: one block for each tile of rows and 64 columns. Shared memory of three stages for one operand and two: 30 and 54 KiB
+// for 16 rows, 36 and 60 for 32, 48 and 72 for 64, so that 2 to 5 blocks fit the 164 KiB of sm_80 and 1 to 3 the 100 KiB of
+// sm_86 and sm_120.
 template <typename D, int BM, int OPERANDS, typename Epilogue>
 int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
            cudaStream_t stream) {
@@ -154,7 +157,7 @@ int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, 
     }
     auto *kernel = mma_matmul<D, BM, OPERANDS, Epilogue>;
     constexpr int bytes = STAGES * sizeof(stage<BM, OPERANDS>);
-    static_assert(sizeof(sums_of_block<BM, OPERANDS>) <= bytes, "the sums take the stages' place");
+    static_assert(sizeof(sums_in_shared<BM, OPERANDS>) <= bytes, "the sums overlay the stages");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
@@ -164,8 +167,8 @@ int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, 
 }
 
 template <typename D, int OPERANDS, typename Epilogue>
-int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
-           cudaStream_t stream) {
+int launch_variant(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second,
+                   const Epilogue &epilogue, cudaStream_t stream) {
     switch (rows.variant) {
     case EXPERTD_DEVICE_MMA_16:
         return launch<D, 16, OPERANDS>(rows, first, second, epilogue, stream);
@@ -182,13 +185,14 @@ int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, 
 
 int cuda_gate_up_mma(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {
     const auto epilogue = epilogue_of<uint16_t>(*a);
-    return a->gate.data ? choose<uint16_t, 2>(a->rows, a->up, a->gate.data, epilogue, stream)
-                        : choose<uint16_t, 1>(a->rows, a->up, nullptr, epilogue_single<uint16_t>{epilogue, {}, 0}, stream);
+    return a->gate.data ? launch_variant<uint16_t, 2>(a->rows, a->up, a->gate.data, epilogue, stream)
+                        : launch_variant<uint16_t, 1>(a->rows, a->up, nullptr, epilogue_single<uint16_t>{epilogue, {}, 0}, stream);
 }
 
 int cuda_down_mma(const struct expertd_device_down *a, struct CUstream_st *stream) {
     if (a->rows.dtype == EXPERTD_DTYPE_F16) {
-        return choose<half_bits, 1>(a->rows, a->down, nullptr, epilogue_of<half_bits>(*a), stream);
+        return launch_variant<f16_bits, 1>(a->rows, a->down, nullptr, epilogue_of<f16_bits>(*a), stream);
     }
-    return choose<uint16_t, 1>(a->rows, a->down, nullptr, epilogue_single<uint16_t>{{}, epilogue_of<uint16_t>(*a), 1}, stream);
+    return launch_variant<uint16_t, 1>(a->rows, a->down, nullptr, epilogue_single<uint16_t>{{}, epilogue_of<uint16_t>(*a), 1},
+                                       stream);
 }

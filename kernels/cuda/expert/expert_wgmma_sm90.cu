@@ -1,28 +1,28 @@
-// The products of a layer by wgmma, for sm_90a: gate and up with the activation, down, and the plain product, in bf16 and f16.
+// Products of a layer by wgmma for sm_90a: gate and up with the activation, down, and the plain product, in bf16 and f16.
 //
-// Persistent blocks, one a multiprocessor, for a ring of stages fills its shared memory: warpgroup 0 loads, the others multiply. A
-// stage is 64 k, the 128-byte swizzle's row, of a tile's rows and of weights. Rows come by cp.async, 16 bytes a copy: they are
-// gathered by index, and those past a group's end are +0, so that no group is padded in memory and no row of another's is read.
-// Weights come by the copy engine. A stage is full when the engine's bytes are there and each loading thread's copies.
+// Persistent blocks, one per multiprocessor, since a ring of stages fills its shared memory. Warpgroup 0 loads, the others
+// multiply. A stage holds 64 k (one row of the 128-byte swizzle) of a tile's rows and of weights. Rows are gathered by index with
+// cp.async, 16 bytes per copy, and rows past a group's end are +0: no group is padded in memory, and no row of another group is
+// read. The copy engine loads the weights. A stage is full when the engine's bytes and each loading thread's copies have arrived.
 //
-// Rows are wgmma's side of 64 in the large tile, two warpgroups of them against 256 rows of weights, and its other side, 8 to 64,
-// in the small ones, where 128 rows of weights are its side of 64 twice. With gate and up, half of a tile's weights is up's, half
-// gate's, and a thread has both sums of an element. Which thread has which sum is wgmma's; through memory of each warp's own they
-// come to the lanes by columns, so that finishes are computed in a loop and stored in runs.
+// In the large tile the rows are wgmma's M operand (64): two warpgroups of 64 rows against 256 rows of weights. In the small tiles
+// they are its N operand (8 to 64), and 128 rows of weights are two M operands. With gate and up, half of a tile's weights is up's
+// and half gate's, so that a thread has both sums of an element. wgmma decides which thread has which sum. Each warp transposes its
+// sums through its own shared memory, so that the epilogue runs in a loop and stores contiguous runs.
 //
-// Two proxies: cp.async writes shared memory as ordinary stores do, wgmma reads it through the async proxy. So the threads that
-// start wgmma execute fence.proxy.async between having seen the copies arrive and the start. The other way, from wgmma's reads to
-// the next copies, its completion is waited for before a stage is given back.
+// Two memory proxies: cp.async writes shared memory through the generic proxy, as ordinary stores do; wgmma reads it through the
+// async proxy. So the threads that start wgmma execute fence.proxy.async after they have seen the copies arrive. In the other
+// direction, a stage is released for the next copies only after wgmma's completion has been waited for.
 #include "kernels/cuda/common/row_tiles.cuh"
-#include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/common/wgmma_stages.cuh"
+#include "kernels/cuda/device/tensor_map.cuh"
 #include "kernels/cuda/expert/expert_epilogue.cuh"
 
 namespace {
 
 constexpr int BK = 64, ROW_BYTES = BK * 2, LOADERS = 128;
 
-// OPERANDS 2: gate and up. FLOATS: of a multiplying warp, to bring sums to lanes.
+// FLOATS: the shared memory in which a multiplying warp transposes its sums.
 template <int ROWS, int WEIGHTS, int FLOATS, int WARPS, int STAGES> struct shared {
     alignas(1024) unsigned char weights[STAGES][WEIGHTS * ROW_BYTES];
     alignas(1024) unsigned char rows[STAGES][ROWS * ROW_BYTES];
@@ -33,21 +33,21 @@ template <int ROWS, int WEIGHTS, int FLOATS, int WARPS, int STAGES> struct share
 template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, uint16_t) {
     ptx::wgmma_bf16<N>(acc, a, b, keep);
 }
-template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, half_bits) {
+template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, f16_bits) {
     ptx::wgmma_f16<N>(acc, a, b, keep);
 }
 
-// Full: each loader's copies, and the one who announces the engine's bytes.
-template <typename Shared> __device__ __forceinline__ Shared &begin(int warps) {
+// The LOADERS + 1 arrivals that fill a stage: each loader's copies, and the announcement of the copy engine's bytes.
+template <typename Shared> __device__ __forceinline__ Shared &init_shared(int warps) {
     auto &s = stages_memory<Shared>();
     if (threadIdx.x == 0) {
-        stages_begin(s.full, s.empty, LOADERS + 1, warps);
+        stages_init(s.full, s.empty, LOADERS + 1, warps);
     }
     ptx::sync_block();
     return s;
 }
 
-// The loading warpgroup.
+// The loading warpgroup. OPERANDS 2: gate and up.
 template <int ROWS, int WEIGHTS, int OPERANDS, int STAGES, typename Shared>
 __device__ __forceinline__ void load(Shared &s, const product &p, const CUtensorMap *first, const CUtensorMap *second) {
     constexpr int BOX = WEIGHTS / OPERANDS;
@@ -69,37 +69,37 @@ __device__ __forceinline__ void load(Shared &s, const product &p, const CUtensor
             ptx::copy_arrive(&s.full[at.stage]);
         }
     }
-    ptx::copy_wait_all(); // a thread stays until its copies are there
+    ptx::copy_wait_all(); // a thread must not end before its copies have arrived
 }
 
-// A stage's products: waits for the stage, starts `products`, gives back the stage before, which is done when one group is under
-// way.
+// Multiplies a stage: waits for it, starts `products`, and releases the previous stage, whose products are complete when only one
+// wgmma group is pending.
 template <int STAGES, typename Shared, typename Products>
-__device__ __forceinline__ void step(Shared &s, ring<STAGES> &at, int *under_way, Products products) {
+__device__ __forceinline__ void step(Shared &s, ring<STAGES> &at, int *pending, Products products) {
     ptx::barrier_wait(&s.full[at.stage], at.parity);
     ptx::fence_async();
     ptx::wgmma_fence();
     products();
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
-    if (*under_way >= 0 && threadIdx.x % 32 == 0) {
-        ptx::barrier_arrive(&s.empty[*under_way]);
+    if (*pending >= 0 && threadIdx.x % 32 == 0) {
+        ptx::barrier_arrive(&s.empty[*pending]);
     }
-    *under_way = at.stage;
+    *pending = at.stage;
     at.next();
 }
 
-template <typename Shared> __device__ __forceinline__ void last_step(Shared &s, int under_way) {
+template <typename Shared> __device__ __forceinline__ void last_step(Shared &s, int pending) {
     ptx::wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) {
-        ptx::barrier_arrive(&s.empty[under_way]);
+        ptx::barrier_arrive(&s.empty[pending]);
     }
 }
 
-// ---- the large tile: a warpgroup's 64 rows against 256 rows of weights
+// ---- the large tile: 64 rows of a warpgroup against 256 rows of weights
 
-// A warp's 16 rows, 64 sums of each at a time: 64 columns, or 32 with both operands. Sum x of a row is kept at x ^ row % 4 * 8, so
-// that neither writing pairs nor reading rows meets a bank twice.
+// The epilogue of a warp's 16 rows, 64 sums of each row at a time: 64 columns, or 32 with both operands. Sum x of a row is stored
+// at x ^ row % 4 * 8, which avoids bank conflicts both when pairs are written and when rows are read.
 template <int OPERANDS, typename Epilogue>
 __device__ __forceinline__ void epilogue_rows(const float (&acc)[128], float *sums, const work &w, int row0, int n,
                                               const Epilogue &epilogue) {
@@ -146,9 +146,9 @@ __device__ __forceinline__ void multiply_large(Shared &s, const product &p, cons
     work w;
     for (int i = blockIdx.x; find_work(p, i, 256 / OPERANDS, &w); i += gridDim.x) {
         float acc[128];
-        int under_way = -1;
+        int pending = -1;
         for (int k = 0; k < p.k; k += BK) {
-            step(s, at, &under_way, [&] {
+            step(s, at, &pending, [&] {
                 const uint64_t a = operand(s.rows[at.stage] + strip * 64 * ROW_BYTES), b = operand(s.weights[at.stage]);
 #pragma unroll
                 for (int j = 0; j < BK / 16; j++) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void multiply_large(Shared &s, const product &p, cons
                 }
             });
         }
-        last_step(s, under_way);
+        last_step(s, pending);
         if (w.rows > warp * 16) {
             epilogue_rows<OPERANDS>(acc, s.sums[warp], w, warp * 16, p.n, epilogue);
         }
@@ -165,13 +165,13 @@ __device__ __forceinline__ void multiply_large(Shared &s, const product &p, cons
 
 constexpr int LARGE_STAGES = 4;
 using shared_large = shared<128, 256, 16 * 64, 8, LARGE_STAGES>;
-static_assert(sizeof(shared_large) <= SHARED_BYTES_MAX, "shared memory of one block");
+static_assert(sizeof(shared_large) <= SHARED_BYTES_MAX, "the shared memory of a block");
 
 template <typename D, int OPERANDS, typename Epilogue>
 __global__ void __launch_bounds__(384, 1)
     wgmma_large(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
                 const __grid_constant__ product p, const __grid_constant__ Epilogue epilogue) {
-    auto &s = begin<shared_large>(8);
+    auto &s = init_shared<shared_large>(8);
     if (threadIdx.x < LOADERS) {
         ptx::registers_decrease<56>();
         load<128, 256, OPERANDS, LARGE_STAGES>(s, p, &first, &second);
@@ -184,10 +184,11 @@ __global__ void __launch_bounds__(384, 1)
 // ---- the small tiles: 128 rows of weights against 8 to 64 rows
 
 template <int ROWS> constexpr int SMALL_STAGES = 200 * 1024 / ((ROWS + 128) * ROW_BYTES);
-constexpr int PITCH = 17; // of a column's sums: lanes that read one row's columns meet different banks
+constexpr int PITCH = 17; // between the sums of two columns: lanes that read a row's columns use different banks
 template <int ROWS> using shared_small = shared<ROWS, 128, 2 * 16 * PITCH, 4, SMALL_STAGES<ROWS>>;
 
-// A warp's 16 columns of either half of the weights, 16 rows at a time; lane l takes column l % 16 and every other row.
+// The epilogue of a warp's 16 columns of either half of the weights, 16 rows at a time. Lane l computes column l % 16 of
+// every other row.
 template <int ROWS, int OPERANDS, typename Epilogue>
 __device__ __forceinline__ void epilogue_columns(const float (&low)[ROWS / 2], const float (&high)[ROWS / 2], float *sums,
                                                  const work &w, int n, const Epilogue &epilogue) {
@@ -234,10 +235,10 @@ __device__ __forceinline__ void multiply_small(Shared &s, const product &p, cons
     ring<STAGES> at;
     work w;
     for (int i = blockIdx.x; find_work(p, i, 128 / OPERANDS, &w); i += gridDim.x) {
-        float low[ROWS / 2], high[ROWS / 2]; // of the first 64 rows of weights and the others: up and gate, or columns
-        int under_way = -1;
+        float low[ROWS / 2], high[ROWS / 2]; // sums of the first and the last 64 rows of weights: up and gate, or more columns
+        int pending = -1;
         for (int k = 0; k < p.k; k += BK) {
-            step(s, at, &under_way, [&] {
+            step(s, at, &pending, [&] {
                 const uint64_t a = operand(s.weights[at.stage]), b = operand(s.rows[at.stage]);
 #pragma unroll
                 for (int j = 0; j < BK / 16; j++) {
@@ -246,7 +247,7 @@ __device__ __forceinline__ void multiply_small(Shared &s, const product &p, cons
                 }
             });
         }
-        last_step(s, under_way);
+        last_step(s, pending);
         epilogue_columns<ROWS, OPERANDS>(low, high, s.sums[threadIdx.x / 32 - 4], w, p.n, epilogue);
     }
 }
@@ -256,8 +257,8 @@ __global__ void __launch_bounds__(256, 1)
     wgmma_small(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
                 const __grid_constant__ product p, const __grid_constant__ Epilogue epilogue) {
     constexpr int STAGES = SMALL_STAGES<ROWS>;
-    static_assert(sizeof(shared_small<ROWS>) <= SHARED_BYTES_MAX, "shared memory of one block");
-    auto &s = begin<shared_small<ROWS>>(4);
+    static_assert(sizeof(shared_small<ROWS>) <= SHARED_BYTES_MAX, "the shared memory of a block");
+    auto &s = init_shared<shared_small<ROWS>>(4);
     if (threadIdx.x < LOADERS) {
         load<ROWS, 128, OPERANDS, STAGES>(s, p, &first, &second);
     } else {
@@ -275,11 +276,11 @@ struct operands {
     cudaStream_t stream;
 };
 
-// Grid: as many blocks as multiprocessors, fewer where there is less work. Shared memory: the large tile 4 stages of 48 KiB and 32
-// KiB for sums, 224 KiB in all; small ones as many stages as fit 200 KiB (12, 11, 10, 8) and 8.5 KiB. So one block fits a
-// multiprocessor, and the ring of the small ones keeps 128 KiB of weights or more on their way, some four times what the memory's
-// rate takes at a latency of 1 us. Registers, large: 384 threads begin with 168, of which the loaders give 112 back each, so
-// that 128 sums and what surrounds them fit the others' 224. Small: 256 threads, no cap but 255.
+// Grid: one block per multiprocessor, fewer if there is less work. Shared memory: the large tile has 4 stages of 48 KiB and 32 KiB
+// for sums, 224 KiB in all; the small tiles have as many stages as fit 200 KiB (12, 11, 10, 8) and 8.5 KiB. So one block fits a
+// multiprocessor, and the ring of the small tiles keeps at least 128 KiB of weights in flight, some four times what the memory's
+// rate needs at a latency of 1 us. Registers of the large tile: 384 threads begin with 168 each, and the loaders release 112 each,
+// so that 128 sums and temporaries fit the others' 224. Small tiles: 256 threads, limited only by the maximum of 255 registers.
 template <typename Kernel, typename Epilogue>
 int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int weights, const Epilogue &epilogue) {
     const int columns = o.second ? weights / 2 : weights;
@@ -304,20 +305,20 @@ int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int wei
     return cudaGetLastError();
 }
 
-template <typename D, int OPERANDS, int ROWS, typename Epilogue> int small(const operands &o, const Epilogue &epilogue) {
+template <typename D, int OPERANDS, int ROWS, typename Epilogue> int launch_small(const operands &o, const Epilogue &epilogue) {
     return launch(o, wgmma_small<D, ROWS, OPERANDS, Epilogue>, 256, sizeof(shared_small<ROWS>), 128, epilogue);
 }
 
-template <typename D, int OPERANDS, typename Epilogue> int choose(const operands &o, const Epilogue &epilogue) {
+template <typename D, int OPERANDS, typename Epilogue> int launch_variant(const operands &o, const Epilogue &epilogue) {
     switch (o.rows.variant) {
     case EXPERTD_DEVICE_WGMMA_8:
-        return small<D, OPERANDS, 8>(o, epilogue);
+        return launch_small<D, OPERANDS, 8>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_16:
-        return small<D, OPERANDS, 16>(o, epilogue);
+        return launch_small<D, OPERANDS, 16>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_32:
-        return small<D, OPERANDS, 32>(o, epilogue);
+        return launch_small<D, OPERANDS, 32>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_64:
-        return small<D, OPERANDS, 64>(o, epilogue);
+        return launch_small<D, OPERANDS, 64>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_128:
         return launch(o, wgmma_large<D, OPERANDS, Epilogue>, 384, sizeof(shared_large), 256, epilogue);
     default:
@@ -330,11 +331,11 @@ template <typename D, int OPERANDS, typename Epilogue> int choose(const operands
 int cuda_gate_up_wgmma(const struct expertd_device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {
     const auto epilogue = epilogue_of<uint16_t>(*a);
     const operands o = {a->rows, a->up, a->gate.data, multiprocessors, stream};
-    return a->gate.data ? choose<uint16_t, 2>(o, epilogue) : choose<uint16_t, 1>(o, epilogue);
+    return a->gate.data ? launch_variant<uint16_t, 2>(o, epilogue) : launch_variant<uint16_t, 1>(o, epilogue);
 }
 
 int cuda_down_wgmma(const struct expertd_device_down *a, int multiprocessors, struct CUstream_st *stream) {
     const operands o = {a->rows, a->down, nullptr, multiprocessors, stream};
-    return a->rows.dtype == EXPERTD_DTYPE_F16 ? choose<half_bits, 1>(o, epilogue_of<half_bits>(*a))
-                                              : choose<uint16_t, 1>(o, epilogue_of<uint16_t>(*a));
+    return a->rows.dtype == EXPERTD_DTYPE_F16 ? launch_variant<f16_bits, 1>(o, epilogue_of<f16_bits>(*a))
+                                              : launch_variant<uint16_t, 1>(o, epilogue_of<uint16_t>(*a));
 }

@@ -1,12 +1,13 @@
-// A list of independent products on plain operands, any strides: out_g = alpha_g * (A_g B_g) + beta_g * C_g. What the contract's
-// operations on dense tensors are made of: grouped matmul, its transpose, ragged grouped GEMM, FP8 and FP4 with scales on both
-// sides.
+// A list of independent products on plain operands with any strides: out_g = alpha_g * (A_g B_g) + beta_g * C_g. It
+// implements the contract's operations on dense tensors: grouped matmul, its transpose, ragged grouped GEMM, FP8 and FP4 with
+// scales on both operands.
 //
-// One block of 128 threads makes 64 x 64 of one group, K in blocks of 64 through shared memory, decoded as they are loaded: codes
-// and bf16 to bf16, for mma.sync; what has f32 or f16 in it to fp32, for one fma per k; int8 stays, for sums in int32. Threads go
-// along whichever dimension of an operand is contiguous, so that its lines are read as wholes. Correct before it is fast: no
-// pipeline. Grid: tiles of all groups; a block finds its own by bisection. Shared memory 18 KiB of bf16, 33 KiB of fp32, 10 KiB of
-// int8; 62 to 96 registers (sm_90a): five blocks or more share a multiprocessor.
+// A block of 128 threads computes 64 x 64 elements of one group. K goes through shared memory in blocks of 64, converted during
+// the load: codes and bf16 to bf16, for mma.sync; products with an f32 or f16 operand to fp32, for one fma per k; int8 stays
+// int8, for sums in int32. Threads load along the contiguous dimension of an operand, so that they read full cache lines. The
+// kernel is written to be correct rather than fast: it has no pipeline. Grid: the tiles of all groups; a block finds its tile by
+// bisection. Shared memory: 18 KiB for bf16, 33 KiB for fp32, 10 KiB for int8. 62 to 96 registers (sm_90a): at least five blocks
+// share a multiprocessor.
 #include "kernels/cuda/common/launchers.h"
 #include "kernels/cuda/common/scale_steps.cuh"
 #include "kernels/cuda/quantised/quantised_codes.cuh"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int BM = 64, BN = 64, BK = 64, THREADS = 128, FRAGMENTS = BN / 8;
 
-// Rows are padded by 16 bytes, of fp32 by 4: their banks differ.
+// Rows are padded by 16 bytes, fp32 rows by 4, to avoid bank conflicts.
 template <typename E> constexpr int PITCH = BK + (sizeof(E) == 4 ? 1 : 16 / (int)sizeof(E));
 
 template <typename E> struct shared {
@@ -24,7 +25,7 @@ template <typename E> struct shared {
     alignas(16) E b[BN][PITCH<E>];
 };
 
-// Element number `at` of an operand.
+// Reads element number `at` of an operand.
 __device__ __forceinline__ void read(const void *data, enum expertd_dtype dtype, size_t at, uint16_t &out) {
     const uint8_t *bytes = (const uint8_t *)data;
     switch (dtype) {
@@ -50,7 +51,7 @@ __device__ __forceinline__ void read(const void *data, enum expertd_dtype, size_
     out = ((const int8_t *)data)[at];
 }
 
-// 64 lines by 64 k; +0 past the lines and past K.
+// Loads 64 lines by 64 k; +0 past the last line and past K.
 template <typename E>
 __device__ __forceinline__ void load(const expertd_device_product_operand &from, enum expertd_dtype dtype, uint32_t line0,
                                      uint32_t lines, uint32_t k0, uint32_t k, E (*to)[PITCH<E>]) {
@@ -79,7 +80,7 @@ struct tile {
 };
 
 __device__ __forceinline__ tile find_tile(const expertd_device_product &p) {
-    uint32_t first = 0, last = p.num_groups; // the greatest that begins at this tile or before, of those that have any
+    uint32_t first = 0, last = p.num_groups; // first: the last group with first_tile <= blockIdx.x; it has tiles
     while (last - first > 1) {
         const uint32_t middle = (first + last) / 2;
         (p.groups[middle].first_tile <= blockIdx.x ? first : last) = middle;
@@ -89,7 +90,7 @@ __device__ __forceinline__ tile find_tile(const expertd_device_product &p) {
     return {g, inside % row_tiles * BM, inside / row_tiles * BN};
 }
 
-// Element i of fragment f of the thread, as mma.sync's layout gives them.
+// Row and column of element i of fragment f of the thread, in mma.sync's layout.
 __device__ __forceinline__ int row_of(int i) {
     return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
 }
@@ -99,7 +100,7 @@ __device__ __forceinline__ int column_of(int f, int i) {
 
 template <typename Sum> using sums = Sum[FRAGMENTS][4];
 
-// 16 k, whole: what is past K is +0.
+// Multiplies 16 k; operands are +0 past K.
 __device__ __forceinline__ void multiply_step(const shared<uint16_t> &s, int k, sums<float> &sum) {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, pair = k + lane % 4 * 2;
     const uint32_t a[4] = {*(const uint32_t *)&s.a[row][pair], *(const uint32_t *)&s.a[row + 8][pair],
@@ -112,9 +113,9 @@ __device__ __forceinline__ void multiply_step(const shared<uint16_t> &s, int k, 
     }
 }
 
-// The partial sums of the scales that end here.
-__device__ __forceinline__ void close_scale(const expertd_device_product &p, const tile &t, uint32_t block, sums<float> &part,
-                                            sums<float> &all) {
+// Scales the partial sums of scale group `block` and adds them to the sums.
+__device__ __forceinline__ void close_scale(const expertd_device_product &p, const tile &t, uint32_t block, sums<float> &partial,
+                                            sums<float> &sum_scaled) {
     const expertd_device_product_group &g = *t.group;
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; f++) {
@@ -123,50 +124,50 @@ __device__ __forceinline__ void close_scale(const expertd_device_product &p, con
             const uint32_t row = t.row + row_of(i), column = t.column + column_of(f, i);
             if (row < g.m && column < g.n) {
                 const scale_steps scale = steps_of(scale_at(p.a, g.a, row, block), scale_at(p.b, g.b, column, block));
-                all[f][i] = ptx::fma(part[f][i] * scale.first, scale.then, all[f][i]);
+                sum_scaled[f][i] = ptx::fma(partial[f][i] * scale.first, scale.second, sum_scaled[f][i]);
             }
-            part[f][i] = 0.0f;
+            partial[f][i] = 0.0f;
         }
     }
 }
 
 __device__ __forceinline__ void multiply(const expertd_device_product &p, const tile &t, const shared<uint16_t> &s, uint32_t k0,
-                                         sums<float> &part, sums<float> &all) {
+                                         sums<float> &partial, sums<float> &sum_scaled) {
     const uint32_t k = t.group->k;
     for (int step = 0; step < BK; step += 16) {
-        multiply_step(s, step, part);
+        multiply_step(s, step, partial);
         const uint32_t end = k0 + step + 16;
         const bool ends = p.k_per_scale ? end % p.k_per_scale == 0 || end >= k : end >= k;
         if (p.a.scale_dtype != EXPERTD_DTYPE_NONE && ends && end < k + 16) {
-            close_scale(p, t, p.k_per_scale ? (end - 1) / p.k_per_scale : 0, part, all);
+            close_scale(p, t, p.k_per_scale ? (end - 1) / p.k_per_scale : 0, partial, sum_scaled);
         }
     }
 }
 
-// One fma per k, ascending, and none past K.
+// One fma per k, k ascending, none past K.
 __device__ __forceinline__ void multiply(const expertd_device_product &, const tile &t, const shared<float> &s, uint32_t k0,
-                                         sums<float> &part, sums<float> &) {
+                                         sums<float> &partial, sums<float> &) {
     const int depth = t.group->k - k0 < BK ? t.group->k - k0 : BK;
     for (int k = 0; k < depth; k++) {
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                part[f][i] = ptx::fma(s.a[row_of(i)][k], s.b[column_of(f, i)][k], part[f][i]);
+                partial[f][i] = ptx::fma(s.a[row_of(i)][k], s.b[column_of(f, i)][k], partial[f][i]);
             }
         }
     }
 }
 
-// In uint32_t: they wrap.
+// Sums in uint32_t, since they may wrap.
 __device__ __forceinline__ void multiply(const expertd_device_product &, const tile &, const shared<int8_t> &s, uint32_t,
-                                         sums<uint32_t> &part, sums<uint32_t> &) {
+                                         sums<uint32_t> &partial, sums<uint32_t> &) {
     for (int k = 0; k < BK; k++) {
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                part[f][i] += (uint32_t)(s.a[row_of(i)][k] * s.b[column_of(f, i)][k]);
+                partial[f][i] += (uint32_t)(s.a[row_of(i)][k] * s.b[column_of(f, i)][k]);
             }
         }
     }
@@ -179,7 +180,7 @@ __device__ __forceinline__ float existing_at(const expertd_device_product &p, co
     return existing;
 }
 
-// Rounded once.
+// Stores with one rounding.
 __device__ __forceinline__ void store(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
                                       uint32_t column, float value) {
     const size_t to = row * g.out_stride + column;
@@ -197,7 +198,7 @@ __device__ __forceinline__ void store(const expertd_device_product &p, const exp
 
 __device__ __forceinline__ void epilogue(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
                                          uint32_t column, float sum) {
-    const float value = g.k ? g.alpha * sum : 0.0f; // of nothing, whatever alpha is
+    const float value = g.k ? g.alpha * sum : 0.0f; // an empty sum, also if alpha is infinite or NaN
     store(p, g, row, column, g.beta != 0.0f ? ptx::fma(g.beta, existing_at(p, g, row, column), value) : value);
 }
 __device__ __forceinline__ void epilogue(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
@@ -210,7 +211,7 @@ __device__ __forceinline__ void epilogue(const expertd_device_product &p, const 
         ((uint32_t *)g.out)[row * g.out_stride + column] = value;
     } else if (g.beta == 0.0f) {
         epilogue(p, g, row, column, expertd_f32_from_i32((int32_t)sum, p.out_dtype));
-    } else { // in double, as epilogue.h says
+    } else { // in double, as kernels/elements/epilogue.h requires
         const double value = g.k ? (double)g.alpha * (int32_t)sum : 0.0;
         store(p, g, row, column, f32_from_sum(value, (double)g.beta * existing_at(p, g, row, column), p.out_dtype));
     }
@@ -221,12 +222,12 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ exper
     auto &s = *(shared<E> *)ptx::shared_base();
     const tile t = find_tile(p);
     const expertd_device_product_group &g = *t.group;
-    sums<Sum> part = {}, all = {};
+    sums<Sum> partial = {}, sum_scaled = {};
     for (uint32_t k0 = 0; k0 < g.k; k0 += BK) {
         load<E>(g.a, p.a.dtype, t.row, g.m, k0, g.k, s.a);
         load<E>(g.b, p.b.dtype, t.column, g.n, k0, g.k, s.b);
         ptx::sync_block();
-        multiply(p, t, s, k0, part, all);
+        multiply(p, t, s, k0, partial, sum_scaled);
         ptx::sync_block();
     }
     const bool scaled = p.a.scale_dtype != EXPERTD_DTYPE_NONE;
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ exper
         for (int i = 0; i < 4; i++) {
             const uint32_t row = t.row + row_of(i), column = t.column + column_of(f, i);
             if (row < g.m && column < g.n) {
-                epilogue(p, g, row, column, scaled ? all[f][i] : part[f][i]);
+                epilogue(p, g, row, column, scaled ? sum_scaled[f][i] : partial[f][i]);
             }
         }
     }

@@ -1,4 +1,4 @@
-// The arguments of a product with quantised weights, for its kernels.
+// The arguments of a product with quantised weights, as its kernels take them.
 #ifndef EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_MATMUL_CUH
 #define EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_MATMUL_CUH
 
@@ -24,15 +24,15 @@ struct quantised_product {
     expertd_weight_code code;
     enum expertd_dtype scale;
     enum expertd_global_scale global;
-    int scale_of_panel, scale_size; // bytes of a stored one
-    int span;                       // k of a scale; more than K: all
-    int span_shift;                 // where that is a power of two, whose; else -1
-    int scales, units, tiles;       // along K; along K; of 16 columns of a group
+    int scale_of_panel, scale_size; // scale_size: bytes of a stored scale
+    int span;                       // k per scale; more than K: one scale for all of K
+    int span_shift;                 // log2 of span, or -1 if span is no power of two
+    int scales, units, tiles;       // scales along K, units of codes along K, tiles of 16 columns in a group
     int n, k;
     uint32_t rows_all;
 };
 
-// 1, 2 or 4: what a scale can be of. expertd_dtype_size is the host program's.
+// The size of a scale's dtype: 1, 2 or 4. expertd_dtype_size is not part of the module.
 inline int scale_bytes(enum expertd_dtype dtype) {
     return dtype == EXPERTD_DTYPE_F32 ? 4 : dtype == EXPERTD_DTYPE_BF16 || dtype == EXPERTD_DTYPE_F16 ? 2 : 1;
 }
@@ -41,7 +41,7 @@ inline quantised_operand quantised_operand_of(const expertd_device_matrix &m) {
     return {(const unsigned char *)m.data, (const unsigned char *)m.quantised.scales, m.quantised.zeros, m.quantised.globals};
 }
 
-// second.data NULL: one operand. False: the two differ in what they share.
+// second.data NULL: one operand. False: the formats or dimensions of the two operands differ.
 inline bool quantised_product_of(const expertd_device_rows &rows, const expertd_device_matrix &first,
                                  const expertd_device_matrix &second, quantised_product *out) {
     const expertd_quantised_format &f = first.quantised.format, &g = second.quantised.format;
@@ -65,7 +65,7 @@ inline bool quantised_product_of(const expertd_device_rows &rows, const expertd_
     out->operands[1] = quantised_operand_of(second);
     out->scale_of_panel = f.scale_of_panel;
     out->scale_size = scale_bytes(f.scale);
-    out->span = f.scale_k ? (int)f.scale_k : (int)(first.k / 16 + 1) * 16; // steps of 16 k reach it only at K's end
+    out->span = f.scale_k ? (int)f.scale_k : (int)(first.k / 16 + 1) * 16; // a multiple of 16 above K
     out->span_shift = -1;
     for (int shift = 4; shift < 31; shift++) {
         out->span_shift = out->span == 1 << shift ? shift : out->span_shift;
@@ -78,7 +78,8 @@ inline bool quantised_product_of(const expertd_device_rows &rows, const expertd_
     return true;
 }
 
-// What each F8_E4M3 scale of the group is worth, by all threads of the block, who meet before it is read.
+// Fills the table of the values of a group's F8_E4M3 scales. All threads of the block call it, and the block synchronises before
+// the table is read.
 template <int OPERANDS>
 __device__ __forceinline__ void fill_e4m3_table(const quantised_product &p, uint32_t group, float (&table)[OPERANDS][256]) {
     if (p.scale == EXPERTD_DTYPE_F8_E4M3 && !p.scale_of_panel) {

@@ -1,4 +1,4 @@
-// Rows of bf16 by weights of E2M1, which is 4 bits: quantised_mma.cuh.
+// bf16 rows by E2M1 (FP4) weights, by mma.sync: instantiates quantised_mma.cuh.
 #include "kernels/cuda/quantised/quantised_mma.cuh"
 
 int cuda_quantised_gate_up_e2m1(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {

@@ -1,8 +1,9 @@
-// Rows of fp32 by quantised weights: one IEEE fma per k within a scale. For layers whose dtype is f32, which are tests' above all:
-// correct, and not built for speed.
+// fp32 rows by quantised weights: one IEEE fma per k within a scale. For layers in f32, which mainly tests use:
+// correct, not optimised.
 //
-// One block of 128 threads makes a tile of up to 64 rows by 32 columns: more sums would spill. K in blocks of 64, widened into
-// shared memory on the way: 35 KiB with two operands, 196 registers: two blocks. Grid: tiles by 32 columns.
+// A block of 128 threads computes a tile of up to 64 rows by 32 columns; more sums would spill. K goes through shared memory in
+// blocks of 64, dequantised during the load. 35 KiB with two operands and 196 registers: two blocks per multiprocessor. Grid:
+// tiles by 32 columns.
 #include "kernels/cuda/common/launchers.h"
 #include "kernels/cuda/expert/expert_epilogue.cuh"
 #include "kernels/cuda/quantised/quantised_matmul.cuh"
@@ -14,10 +15,10 @@ constexpr int BM = EXPERTD_DEVICE_TILE_ROWS, BN = 32, BK = 64, THREADS = 128, PI
 template <int OPERANDS> struct shared {
     float a[BM][PITCH];
     float b[OPERANDS][BN][PITCH];
-    float table[OPERANDS][256]; // of F8_E4M3 scales
+    float table[OPERANDS][256]; // values of F8_E4M3 scales
 };
 
-// Of a column of the group: scale number g along K.
+// Scale number g along K of a column.
 __device__ __forceinline__ float scale_at(const quantised_product &p, const float *table, int o, uint32_t group, int column,
                                           int g) {
     const quantised_operand &w = p.operands[o];
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(THREADS)
     expertd_device_tile tile = p.tile_list[blockIdx.x];
     tile.rows = p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows;
     const int lane = threadIdx.x % 32, y0 = threadIdx.x / 32 * 16 + lane / 4, x0 = lane % 4 * 2, column0 = blockIdx.y * BN;
-    float part[OPERANDS][FRAGMENTS][4] = {}, all[OPERANDS][FRAGMENTS][4] = {};
+    float partial[OPERANDS][FRAGMENTS][4] = {}, scaled[OPERANDS][FRAGMENTS][4] = {};
     int scale = 0;
     fill_e4m3_table(p, tile.group, s.table);
     for (int k0 = 0; k0 < p.k; k0 += BK) {
@@ -77,11 +78,11 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         const int x = f * 8 + x0 + i % 2;
-                        part[o][f][i] = ptx::fma(s.a[y0 + i / 2 * 8][k], s.b[o][x][k], part[o][f][i]);
+                        partial[o][f][i] = ptx::fma(s.a[y0 + i / 2 * 8][k], s.b[o][x][k], partial[o][f][i]);
                         if (ends) {
-                            all[o][f][i] =
-                                ptx::fma(part[o][f][i], scale_at(p, s.table[o], o, tile.group, column0 + x, scale), all[o][f][i]);
-                            part[o][f][i] = 0.0f;
+                            scaled[o][f][i] = ptx::fma(partial[o][f][i], scale_at(p, s.table[o], o, tile.group, column0 + x, scale),
+                                                       scaled[o][f][i]);
+                            partial[o][f][i] = 0.0f;
                         }
                     }
                 }
@@ -91,14 +92,14 @@ __global__ void __launch_bounds__(THREADS)
         ptx::sync_block();
     }
     auto &sums = *(block_sums<OPERANDS, BM, BN> *)ptx::shared_base();
-    static_assert(sizeof sums <= sizeof s, "the sums take the operands' place");
+    static_assert(sizeof sums <= sizeof s, "the sums overlay the operands");
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                sums.of[o][y0 + i / 2 * 8][f * 8 + x0 + i % 2] = all[o][f][i];
+                sums.of[o][y0 + i / 2 * 8][f * 8 + x0 + i % 2] = scaled[o][f][i];
             }
         }
     }

@@ -1,4 +1,4 @@
-// Rows of bf16 by weights of FP8: quantised_mma.cuh.
+// bf16 rows by FP8 weights, by mma.sync: instantiates quantised_mma.cuh.
 #include "kernels/cuda/quantised/quantised_mma.cuh"
 
 int cuda_quantised_gate_up_fp8(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {

@@ -1,4 +1,4 @@
-// Rows of bf16 by weights of INT4: quantised_mma.cuh.
+// bf16 rows by INT4 weights, by mma.sync: instantiates quantised_mma.cuh.
 #include "kernels/cuda/quantised/quantised_mma.cuh"
 
 int cuda_quantised_gate_up_int4(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {

@@ -1,12 +1,12 @@
-// Rows of bf16 by quantised weights: codes become bf16 in registers, each scale's partial sum is closed by an fma.
+// bf16 rows by quantised weights, by mma.sync: codes are dequantised to bf16 in registers, and an fma scales each partial sum.
 //
-// The weights are mma.sync's first operand (16 columns of the output by 16 k), the rows its second, so that the same instruction
-// with the same operands makes an element whatever the number of rows: up to 16 for decode, up to 64 for prefill. A block of four
-// warps makes 64 columns, a warp 16, of one tile's rows. K in blocks of 128 through shared memory, several on their way by
-// cp.async: a lane copies the codes that it reads itself, 16 bytes each; the block shares the rows, gathered by index, and a warp
-// its scales.
+// The weights are mma.sync's first operand (16 output columns by 16 k), the rows its second. So for any m the same instruction
+// with the same operands computes an element: up to 16 rows for decode, up to 64 for prefill. A block of four warps
+// computes 64 columns of one tile's rows, 16 per warp. K goes through shared memory in blocks of 128 by cp.async, several in
+// flight: a lane copies the codes that it reads itself, 16 bytes at a time; a warp shares its scales; the block shares the rows,
+// gathered by index.
 //
-// A source for each kind of code instantiates it: nvcc takes minutes for all of them.
+// Each kind of code is instantiated in a source of its own, so that nvcc compiles them in parallel.
 #ifndef EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_MMA_CUH
 #define EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_MMA_CUH
 
@@ -16,8 +16,8 @@
 
 namespace {
 
-constexpr int BK = 128, WARPS = 4, THREADS = WARPS * 32, PITCH = BK + 8; // 16 bytes more: rows of ldmatrix meet no banks twice
-constexpr int SCALES_MAX = BK / 16;                                      // that meet a block of K
+constexpr int BK = 128, WARPS = 4, THREADS = WARPS * 32, PITCH = BK + 8; // 16 bytes of padding avoid bank conflicts of ldmatrix
+constexpr int SCALES_MAX = BK / 16;                                      // scales within a block of K
 
 template <int BITS, int OPERANDS, int BT> struct stage {
     alignas(16) uint16_t rows[BT][PITCH];
@@ -26,32 +26,32 @@ template <int BITS, int OPERANDS, int BT> struct stage {
     unsigned char zeros[OPERANDS][WARPS][SCALES_MAX * 16];
 };
 
-// As many as let two blocks share a multiprocessor's 227 KiB, and one that of the smallest, of 99 KiB.
+// Few enough stages that two blocks fit the 227 KiB of sm_90 and one fits the smallest multiprocessor, of 99 KiB.
 template <int BITS, int OPERANDS, int BT> constexpr int STAGES = (BT == 16 ? 4 : 3) - (BITS == 8 && OPERANDS == 2);
 
 template <int BITS, int OPERANDS, int BT> struct shared {
     stage<BITS, OPERANDS, BT> stages[STAGES<BITS, OPERANDS, BT>];
-    float table[OPERANDS][256]; // of F8_E4M3 scales
+    float table[OPERANDS][256]; // values of F8_E4M3 scales
 };
 
-// The rows of a tile that this block takes.
+// The rows of this block's tile.
 struct rows {
     uint32_t group, first;
     int count;
 };
 
-// The scale of an element, without a division where there need be none.
+// The number of the scale of element k, without a division if the span is a power of two.
 __device__ __forceinline__ int scale_at(const quantised_product &p, int k) {
     return p.span > p.k ? 0 : p.span_shift >= 0 ? k >> p.span_shift : k / p.span;
 }
 
-// Scales that meet the block of K at k0: the first, and how many.
+// The scales of the block of K at k0: the first, and their count.
 __device__ __forceinline__ int2 scales_at(const quantised_product &p, int k0) {
     const int first = scale_at(p, k0), last = scale_at(p, k0 + BK - 1);
     return {first, (last < p.scales ? last + 1 : p.scales) - first};
 }
 
-// Of a warp's tile: where the lane's codes and scales begin, at k 0.
+// The addresses of the lane's codes, scales and zero points of the warp's tile, at k = 0.
 template <int OPERANDS> struct weight_pieces { const unsigned char *codes[OPERANDS], *scales[OPERANDS], *zeros[OPERANDS]; };
 
 template <int OPERANDS> __device__ __forceinline__ weight_pieces<OPERANDS> weights_of(const quantised_product &p, const rows &r) {
@@ -70,10 +70,10 @@ template <int OPERANDS> __device__ __forceinline__ weight_pieces<OPERANDS> weigh
     return pieces;
 }
 
-// What a thread copies of each block of K: 16 bytes of so many rows, every PASS-th.
+// The rows of which a thread copies 16 bytes in each block of K: COUNT rows, PASS apart.
 template <int BT> struct row_pieces {
     static constexpr int PASS = THREADS / (BK / 8), COUNT = BT / PASS;
-    uint32_t row[COUNT]; // UINT32_MAX: there is none
+    uint32_t row[COUNT]; // UINT32_MAX: no row
 };
 
 template <int BT> __device__ __forceinline__ row_pieces<BT> pieces_of(const quantised_product &p, const rows &r) {
@@ -86,23 +86,23 @@ template <int BT> __device__ __forceinline__ row_pieces<BT> pieces_of(const quan
     return pieces;
 }
 
-// Rows that are not there are +0 up to the last fragment that has one.
+// Rows past the tile's end are filled with +0, up to the end of the last fragment that contains a row.
 template <int BT>
 __device__ __forceinline__ void load_rows(const quantised_product &p, const rows &r, const row_pieces<BT> &pieces, int k0,
                                           uint16_t (*to)[PITCH]) {
-    const int x = threadIdx.x % (BK / 8) * 8, left = p.k - k0 - x, there = left < 8 ? (left < 0 ? 0 : left * 2) : 16;
+    const int x = threadIdx.x % (BK / 8) * 8, left = p.k - k0 - x, bytes = left < 8 ? (left < 0 ? 0 : left * 2) : 16;
 #pragma unroll
     for (int i = 0; i < row_pieces<BT>::COUNT; i++) {
         const int y = threadIdx.x / (BK / 8) + i * row_pieces<BT>::PASS;
         if (y < (r.count + 7) / 8 * 8) {
-            const bool is_there = pieces.row[i] != UINT32_MAX && there > 0;
-            const size_t at = is_there ? pieces.row[i] * p.stride + (size_t)(k0 + x) * 2 : 0;
-            ptx::copy_16(&to[y][x], (const char *)p.rows + at, is_there ? there : 0);
+            const bool exists = pieces.row[i] != UINT32_MAX && bytes > 0;
+            const size_t at = exists ? pieces.row[i] * p.stride + (size_t)(k0 + x) * 2 : 0;
+            ptx::copy_16(&to[y][x], (const char *)p.rows + at, exists ? bytes : 0);
         }
     }
 }
 
-// In the order of the codes' k, an element at a time.
+// Loads the rows with k permuted to the order of the codes (g_idx), element by element.
 template <int BT>
 __device__ __forceinline__ void load_rows_in_order(const quantised_product &p, const rows &r, int k0, uint16_t (*to)[PITCH]) {
     const uint32_t *order = p.order + (size_t)r.group * p.k;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void load(const quantised_product &p, const rows &r, 
             if (lane < scales.y) {
                 ptx::copy_4(s.scales[o][warp] + lane * 4, weights.scales[o] + scales.x * 4);
             }
-        } else if (lane < scales.y * p.scale_size) { // of 16 columns
+        } else if (lane < scales.y * p.scale_size) { // scales of 16 columns
             ptx::copy_16(s.scales[o][warp] + lane * 16, weights.scales[o] + (size_t)scales.x * 16 * p.scale_size, 16);
         }
         if (weights.zeros[o] && lane < scales.y) {
@@ -147,10 +147,10 @@ __device__ __forceinline__ void load(const quantised_product &p, const rows &r, 
     }
 }
 
-// Of the thread: columns lane / 4 and 8 further, of each eight rows two. part: the sum of the scale that is under way.
-template <int OPERANDS, int BT> struct sums { float part[OPERANDS][BT / 8][4], all[OPERANDS][BT / 8][4]; };
+// The thread's sums: of columns lane / 4 and lane / 4 + 8, and two rows of each eight. partial: the sums of the current scale.
+template <int OPERANDS, int BT> struct sums { float partial[OPERANDS][BT / 8][4], scaled[OPERANDS][BT / 8][4]; };
 
-// The scales of the lane's two columns; `at` counts those of the stage.
+// The scales of the lane's two columns. at: the number of the scale in the stage.
 template <int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ float2 scales_of(const quantised_product &p, const stage<BITS, OPERANDS, BT> &s, const float *table,
                                             int o, int at) {
@@ -163,20 +163,20 @@ __device__ __forceinline__ float2 scales_of(const quantised_product &p, const st
     return {scale_value(p.scale, column, table), scale_value(p.scale, column + 8 * p.scale_size, table)};
 }
 
-template <int OPERANDS, int BT> __device__ __forceinline__ void clear_parts(sums<OPERANDS, BT> &sum) {
+template <int OPERANDS, int BT> __device__ __forceinline__ void clear_partial(sums<OPERANDS, BT> &sum) {
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
 #pragma unroll
         for (int f = 0; f < BT / 8; f++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                sum.part[o][f][i] = 0.0f;
+                sum.partial[o][f][i] = 0.0f;
             }
         }
     }
 }
 
-// CLEARS: the next scale's first step does not.
+// Scales the partial sums and adds them. CLEARS: sets them to +0, unless the next scale's first step starts from +0 itself.
 template <int OPERANDS, int BT, bool CLEARS = true>
 __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments, sums<OPERANDS, BT> &sum) {
 #pragma unroll
@@ -184,17 +184,17 @@ __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments,
         if (f < fragments) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                sum.all[o][f][i] = ptx::fma(sum.part[o][f][i], i < 2 ? scales.x : scales.y, sum.all[o][f][i]);
+                sum.scaled[o][f][i] = ptx::fma(sum.partial[o][f][i], i < 2 ? scales.x : scales.y, sum.scaled[o][f][i]);
                 if (CLEARS) {
-                    sum.part[o][f][i] = 0.0f;
+                    sum.partial[o][f][i] = 0.0f;
                 }
             }
         }
     }
 }
 
-// The codes of 16 k, which are none past K: what pads the last of them is +0 in the rows and a number in the codes. Fragments of
-// rows go in twos: of one that is not there nothing is kept.
+// Multiplies 16 k. Past K the rows are +0 and the padding of the codes is finite, so it adds nothing. Row fragments are multiplied
+// in pairs; the sums of a fragment that has no rows are not stored. FIRST: from sums of +0.
 template <int BITS, int OPERANDS, int BT, bool FIRST = false>
 __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &at, int step, const uint32_t (&a)[OPERANDS][4],
                                               int fragments, sums<OPERANDS, BT> &sum) {
@@ -207,38 +207,38 @@ __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &a
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int o = 0; o < OPERANDS; o++) {
-                if (FIRST) { // of a scale: from +0
-                    ptx::mma_bf16_first(sum.part[o][f], a[o], low);
-                    ptx::mma_bf16_first(sum.part[o][f + 1], a[o], high);
+                if (FIRST) {
+                    ptx::mma_bf16_first(sum.partial[o][f], a[o], low);
+                    ptx::mma_bf16_first(sum.partial[o][f + 1], a[o], high);
                 } else {
-                    ptx::mma_bf16(sum.part[o][f], a[o], low);
-                    ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
+                    ptx::mma_bf16(sum.partial[o][f], a[o], low);
+                    ptx::mma_bf16(sum.partial[o][f + 1], a[o], high);
                 }
             }
         }
     }
 }
 
-// Of the lane's two columns, where the codes are integers.
+// Reads the zero points of the lane's two columns, for integer codes.
 template <expertd_weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void read_zeros(const quantised_product &p, const stage<BITS, OPERANDS, BT> &at, int scale,
-                                           uint32_t (&less)[OPERANDS][2]) {
+                                           uint32_t (&zero_pairs)[OPERANDS][2]) {
     if (CODE == EXPERTD_CODE_INT4 || CODE == EXPERTD_CODE_INT8) {
 #pragma unroll
         for (int o = 0; o < OPERANDS; o++) {
             const uint8_t *column = at.zeros[o][threadIdx.x / 32] + scale * 16 + threadIdx.x % 32 / 4;
             const bool has = p.operands[o].zeros != nullptr;
-            less[o][0] = zero_point(zero_of(CODE, has ? column : nullptr));
-            less[o][1] = zero_point(zero_of(CODE, has ? column + 8 : nullptr));
+            zero_pairs[o][0] = zero_point_pair(zero_of(CODE, has ? column : nullptr));
+            zero_pairs[o][1] = zero_point_pair(zero_of(CODE, has ? column + 8 : nullptr));
         }
     }
 }
 
-// Sums that leave no registers for another scale's, or for steps that overlap.
+// Do the sums leave no registers for specialised scale reads and for steps that overlap?
 template <expertd_weight_code CODE, int OPERANDS, int BT>
-constexpr bool MANY_SUMS = BT == 64 && (OPERANDS == 2 || CODE == EXPERTD_CODE_E2M1);
+constexpr bool REGISTER_BOUND = BT == 64 && (OPERANDS == 2 || CODE == EXPERTD_CODE_E2M1);
 
-// Which scales are known when the code is made, for a step's few instructions to be seen as one piece.
+// The kind of scale known at compile time, so that the compiler schedules a step's few instructions together.
 enum scales_known { SCALES_ANY, SCALES_E8M0, SCALES_TABLE, SCALES_OF_PANEL };
 
 template <scales_known KNOWN, int BITS, int OPERANDS, int BT>
@@ -256,14 +256,14 @@ __device__ __forceinline__ float2 scales_of_known(const quantised_product &p, co
     }
 }
 
-// A whole block of K whose scales are of SPAN steps of 16 k, or, of 8, of whole blocks: closes tells whether one ends here. All
-// fragments of rows are multiplied, for a branch at each costs more than those that are not there, of which nothing is kept.
+// Multiplies a full block of K whose scales have SPAN steps of 16 k. SPAN 8 also stands for scales of several blocks; `closes` says
+// whether a scale ends with this block. All row fragments are multiplied, since a branch for each costs more than the empty ones.
 template <expertd_weight_code CODE, int SPAN, scales_known KNOWN, int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void multiply_whole(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
-                                               const stage<BITS, OPERANDS, BT> &at, bool closes, sums<OPERANDS, BT> &sum) {
+__device__ __forceinline__ void multiply_full_block(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                                    const stage<BITS, OPERANDS, BT> &at, bool closes, sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
-    constexpr bool FROM_ZERO = SPAN < BK / 16 && !MANY_SUMS<CODE, OPERANDS, BT>;
-    uint32_t less[OPERANDS][2] = {};
+    constexpr bool FROM_ZERO = SPAN < BK / 16 && !REGISTER_BOUND<CODE, OPERANDS, BT>;
+    uint32_t zero_pairs[OPERANDS][2] = {};
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
         uint4 codes[OPERANDS];
@@ -276,12 +276,12 @@ __device__ __forceinline__ void multiply_whole(const quantised_product &p, const
             const int step = unit * STEPS_OF_UNIT + inside;
             uint32_t a[OPERANDS][4];
             if (step % SPAN == 0) {
-                read_zeros<CODE>(p, at, step / SPAN, less);
+                read_zeros<CODE>(p, at, step / SPAN, zero_pairs);
             }
 #pragma unroll
             for (int o = 0; o < OPERANDS; o++) {
                 const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
-                widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
+                widen_step<CODE>(words + inside * BITS / 4, zero_pairs[o], a[o]);
             }
             if (FROM_ZERO && step % SPAN == 0) {
                 multiply_step<BITS, OPERANDS, BT, true>(at, step, a, BT / 8, sum);
@@ -298,18 +298,20 @@ __device__ __forceinline__ void multiply_whole(const quantised_product &p, const
     }
 }
 
-// A block of K with scales of any multiple of 16 k, a unit of codes at a time: 16 bytes of a lane, which meet no bank twice.
+// Multiplies a block of K with scales of any multiple of 16 k, one unit of codes at a time: 16 bytes per lane,
+// without bank conflicts.
 template <expertd_weight_code CODE, int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void multiply_any(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
-                                             const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+__device__ __forceinline__ void multiply_general(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                                 const stage<BITS, OPERANDS, BT> &at, int k0, int fragments,
+                                                 sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
     const int first = k0 / p.span;
     int scale = 0;
-    uint32_t less[OPERANDS][2] = {};
-    if (p.span < BK) { // a scale begins here, and whole blocks leave the last one's sums
-        clear_parts(sum);
+    uint32_t zero_pairs[OPERANDS][2] = {};
+    if (p.span < BK) { // a scale begins here, and multiply_full_block may have left the sums of the previous one
+        clear_partial(sum);
     }
-    read_zeros<CODE>(p, at, scale, less);
+    read_zeros<CODE>(p, at, scale, zero_pairs);
 #pragma unroll 1
     for (int unit = 0; unit < UNITS && k0 + unit * STEPS_OF_UNIT * 16 < p.k; unit++) {
         uint4 codes[OPERANDS];
@@ -325,7 +327,7 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
 #pragma unroll
                 for (int o = 0; o < OPERANDS; o++) {
                     const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
-                    widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
+                    widen_step<CODE>(words + inside * BITS / 4, zero_pairs[o], a[o]);
                 }
                 multiply_step(at, step, a, fragments, sum);
                 if (end == (first + scale + 1) * p.span || end >= p.k) {
@@ -335,7 +337,7 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
                     }
                     scale++;
                     if (end < p.k && step + 1 < BK / 16) {
-                        read_zeros<CODE>(p, at, scale, less);
+                        read_zeros<CODE>(p, at, scale, zero_pairs);
                     }
                 }
             }
@@ -346,34 +348,34 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
 template <expertd_weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                          const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
-    constexpr bool MANY = MANY_SUMS<CODE, OPERANDS, BT>;
+    constexpr bool BOUND = REGISTER_BOUND<CODE, OPERANDS, BT>;
     constexpr bool FP8 = CODE == EXPERTD_CODE_E4M3 || CODE == EXPERTD_CODE_E5M2, FP4 = CODE == EXPERTD_CODE_E2M1;
     const int end = k0 + BK;
     const bool e8m0 = p.scale == EXPERTD_DTYPE_F8_E8M0 && !p.scale_of_panel,
                table = p.scale == EXPERTD_DTYPE_F8_E4M3 && !p.scale_of_panel;
-    const bool blocks = p.span > p.k || p.span % BK == 0,
+    const bool full_blocks = p.span > p.k || p.span % BK == 0,
                closes = end == p.k || (p.span <= p.k && scale_at(p, end) * p.span == end);
     if (end > p.k) {
-        multiply_any<CODE>(p, s, at, k0, fragments, sum);
+        multiply_general<CODE>(p, s, at, k0, fragments, sum);
     } else if ((FP8 || FP4) && p.span == 32 && e8m0) {
-        multiply_whole<CODE, 2, MANY ? SCALES_ANY : SCALES_E8M0>(p, s, at, true, sum);
-    } else if (FP4 && !MANY && p.span == 16 && table) {
-        multiply_whole<CODE, 1, SCALES_TABLE>(p, s, at, true, sum);
-    } else if (FP8 && blocks && p.scale_of_panel) {
-        multiply_whole<CODE, 8, MANY ? SCALES_ANY : SCALES_OF_PANEL>(p, s, at, closes, sum);
+        multiply_full_block<CODE, 2, BOUND ? SCALES_ANY : SCALES_E8M0>(p, s, at, true, sum);
+    } else if (FP4 && !BOUND && p.span == 16 && table) {
+        multiply_full_block<CODE, 1, SCALES_TABLE>(p, s, at, true, sum);
+    } else if (FP8 && full_blocks && p.scale_of_panel) {
+        multiply_full_block<CODE, 8, BOUND ? SCALES_ANY : SCALES_OF_PANEL>(p, s, at, closes, sum);
     } else if (!FP8 && !FP4 && p.span == 32) {
-        multiply_whole<CODE, 2, SCALES_ANY>(p, s, at, true, sum);
-    } else if (!FP4 && blocks) {
-        multiply_whole<CODE, 8, SCALES_ANY>(p, s, at, closes, sum);
+        multiply_full_block<CODE, 2, SCALES_ANY>(p, s, at, true, sum);
+    } else if (!FP4 && full_blocks) {
+        multiply_full_block<CODE, 8, SCALES_ANY>(p, s, at, closes, sum);
     } else {
-        multiply_any<CODE>(p, s, at, k0, fragments, sum);
+        multiply_general<CODE>(p, s, at, k0, fragments, sum);
     }
 }
 
-template <int OPERANDS, int BT> using sums_of_block = block_sums<OPERANDS, BT, 64>;
+template <int OPERANDS, int BT> using sums_in_shared = block_sums<OPERANDS, BT, 64>;
 
 template <int OPERANDS, int BT>
-__device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_of_block<OPERANDS, BT> &to) {
+__device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_in_shared<OPERANDS, BT> &to) {
     const int lane = threadIdx.x % 32, x = threadIdx.x / 32 * 16 + lane / 4, y = lane % 4 * 2;
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
@@ -381,7 +383,7 @@ __device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_of_
         for (int f = 0; f < BT / 8; f++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                to.of[o][f * 8 + y + i % 2][x + i / 2 * 8] = sum.all[o][f][i];
+                to.of[o][f * 8 + y + i % 2][x + i / 2 * 8] = sum.scaled[o][f][i];
             }
         }
     }
@@ -399,12 +401,12 @@ __global__ void __launch_bounds__(THREADS, 2)
     const row_pieces<BT> from = pieces_of<BT>(p, r);
     const weight_pieces<OPERANDS> weights = weights_of<OPERANDS>(p, r);
     sums<OPERANDS, BT> sum = {};
-    // The first turns only load, so that the code of a load stands here once.
+    // The first iterations only load, so that the loading code is instantiated once.
 #pragma unroll 1
     for (int b = 1 - DEPTH; b < blocks; b++) {
         if (b >= 0) {
             ptx::copy_wait<DEPTH - 2>();
-            ptx::sync_block(); // this stage is there for all, and all are done with the one before
+            ptx::sync_block(); // this stage has arrived for all threads, and no thread reads the previous one
         }
         if (b + DEPTH - 1 < blocks) {
             load(p, r, from, weights, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
@@ -415,25 +417,25 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     ptx::copy_wait<0>();
-    ptx::sync_block(); // all are done with the stages: the sums take their place
-    auto &all = *(sums_of_block<OPERANDS, BT> *)ptx::shared_base();
-    put_sums(sum, all);
+    ptx::sync_block(); // no thread reads the stages any more: the sums overlay them
+    auto &block_tile = *(sums_in_shared<OPERANDS, BT> *)ptx::shared_base();
+    put_sums(sum, block_tile);
     ptx::sync_block();
-    epilogue_block<THREADS>(all, r.group, r.first, r.count, blockIdx.y * 64, p.n, epilogue);
+    epilogue_block<THREADS>(block_tile, r.group, r.first, r.count, blockIdx.y * 64, p.n, epilogue);
 }
 
 // ---- launches
 
-// Grid: tiles by 64 columns, so that blocks that run together share a group's weights in the cache. Shared memory, decode: 71 KiB
-// with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
-// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks. Registers, sm_90a: 75 to 128 for decode, four blocks or more;
-// 171 to 245 for prefill, two.
+// Grid: tiles by 64 columns, so that blocks that run at the same time share a group's weights in L2. Shared memory for decode: 71
+// KiB with 4-bit codes and two operands, so three blocks fit a multiprocessor of sm_90 and keep 72 KiB of codes in flight; with
+// 8-bit codes 78 KiB, two blocks and 64 KiB. Prefill: up to 92 KiB, two blocks. Registers on sm_90a: 75 to 128 for decode (at least
+// four blocks), 171 to 245 for prefill (two blocks).
 template <expertd_weight_code CODE, int OPERANDS, int BT, typename Epilogue>
 int launch(const quantised_product &p, uint32_t tile_count, const Epilogue &epilogue, cudaStream_t stream) {
     constexpr int BITS = CODE == EXPERTD_CODE_E2M1 || CODE == EXPERTD_CODE_INT4 ? 4 : 8;
     auto *kernel = quantised_matmul<CODE, OPERANDS, BT, Epilogue>;
     constexpr int bytes = sizeof(shared<BITS, OPERANDS, BT>);
-    static_assert(sizeof(sums_of_block<OPERANDS, BT>) <= bytes, "the sums take the stages' place");
+    static_assert(sizeof(sums_in_shared<OPERANDS, BT>) <= bytes, "the sums overlay the stages");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
@@ -457,7 +459,7 @@ int launch_rows(const quantised_product &p, const expertd_device_rows &rows, con
     }
 }
 
-// By the weights' code, of those named.
+// Launches the kernel for the weights' code, if it is one of CODES.
 template <int OPERANDS, expertd_weight_code... CODES, typename Epilogue>
 int launch_code(const quantised_product &p, const expertd_device_rows &rows, const Epilogue &epilogue, cudaStream_t stream) {
     int result = cudaErrorInvalidValue;

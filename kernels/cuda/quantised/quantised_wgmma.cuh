@@ -1,17 +1,18 @@
-// Rows of bf16 by quantised weights for sm_90a's prefill: codes become bf16 in registers, which are wgmma's first operand, and each
-// scale's partial sum is closed by an fma.
+// bf16 rows by quantised weights by wgmma, for prefill on sm_90a: codes are dequantised to bf16 in registers, which are wgmma's
+// first operand, and an fma scales each partial sum.
 //
-// Persistent blocks, one a multiprocessor: warpgroup 0 loads, two others multiply 64 of a tile's columns each by all of its rows,
-// the second operand, in shared memory with the 128-byte swizzle. A fragment of wgmma's is a warp's of mma.sync, so codes lie and
-// are widened as they are for quantised_mma.cuh. With gate and up a warp's first eight columns are up's and the others the same
-// ones of gate's, so that a thread has both sums of an element. A stage is 64 k: rows by cp.async, gathered by index, and scales;
-// codes by the copy engine, a tile of 16 columns at once.
+// Persistent blocks, one per multiprocessor. Warpgroup 0 loads. Two others multiply 64 columns of a tile each by all of its rows,
+// which are the second operand, in shared memory with the 128-byte swizzle. The part of wgmma's first operand in a warp has the
+// layout of mma.sync's fragment, so codes are stored and dequantised as for quantised_mma.cuh. With gate and up, a warp's first
+// eight columns are up's and the other eight are the same columns of gate, so that a thread has both sums of an element. A stage
+// holds 64 k: rows, gathered by index, and scales, both by cp.async; codes by the copy engine, one tile of 16 columns per copy.
 //
-// Widening a part, one step of 16 k or two, takes about as long as its products, so it hides behind those before: there are two
-// sets of fragments, for wgmma reads registers until it is waited for. What a warpgroup cannot hide, the other's products cover.
+// Dequantising a batch of one or two steps of 16 k takes about as long as multiplying it, so a batch is dequantised while the
+// previous one is multiplied. This needs two sets of fragments, since wgmma reads its registers until it is waited for. The
+// products of the other warpgroup hide what remains.
 //
-// It takes what device_codes_parts says: scales of 16 k in FP4, of 32 k, or of 64 k and multiples of it, and K of whole stages, in
-// order. The rest is mma.sync's.
+// The kernel takes the formats of device_codes_parts: FP4 with scales of 16 k; scales of 32 k; scales of multiples of 64 k. K must
+// be a multiple of a stage, and k in its natural order. Other products use mma.sync.
 #ifndef EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_WGMMA_CUH
 #define EXPERTD_KERNELS_CUDA_QUANTISED_QUANTISED_WGMMA_CUH
 
@@ -24,24 +25,26 @@
 namespace {
 
 constexpr int BK = DEVICE_CODES_STAGE, ROW_BYTES = BK * 2, GROUP = 128; // threads of a warpgroup
-constexpr int TILES = 8, SCALE_BYTES = 128, ZERO_BYTES = 32; // of 16 columns, of whichever operand; of one's scales in a stage
-constexpr int STAGES = 8, CHUNK = 32, PITCH = 68; // rows that are finished at once; lanes that write four rows meet no bank twice
+constexpr int TILES = 8;                                                // tiles of 16 columns in a block, over both operands
+constexpr int SCALE_BYTES = 128, ZERO_BYTES = 32;                       // of a tile's scales and zero points in a stage
+constexpr int STAGES = 8, CHUNK = 32, PITCH = 68; // the epilogue takes CHUNK rows at a time; PITCH avoids bank conflicts
 
 template <int BITS, int ROWS> struct shared {
     alignas(1024) unsigned char rows[STAGES][ROWS * ROW_BYTES];
     alignas(128) unsigned char codes[STAGES][TILES][BK * BITS * 2];
     unsigned char scales[STAGES][TILES][SCALE_BYTES], zeros[STAGES][TILES][ZERO_BYTES];
-    float sums[2][CHUNK][PITCH]; // of the multiplying warpgroups
-    float table[2][2][256];      // theirs, by operand: of F8_E4M3 scales
+    float sums[2][CHUNK][PITCH]; // of each multiplying warpgroup
+    float table[2][2][256];      // values of F8_E4M3 scales, by multiplying warpgroup and operand
     uint64_t full[STAGES], empty[STAGES];
 };
 
-// PARTS: of a stage, with scales of their own: 4 of 16 k, 2 of 32 k; 1: the scales are of whole stages.
+// PARTS: the number of parts of a stage that have scales of their own: 4 of 16 k, 2 of 32 k, 1: scales span one stage or several.
 template <expertd_weight_code CODE_, int OPERANDS_, int PARTS_, int ROWS_> struct kind {
     static constexpr expertd_weight_code CODE = CODE_;
     static constexpr int OPERANDS = OPERANDS_, PARTS = PARTS_, ROWS = ROWS_,
                          BITS = CODE == EXPERTD_CODE_E2M1 || CODE == EXPERTD_CODE_INT4 ? 4 : 8;
-    static constexpr int STEPS = PARTS == 4 ? 1 : 2, TURNS = BK / 16 / STEPS; // of 16 k that are started at once; of a stage
+    static constexpr int STEPS = PARTS == 4 ? 1 : 2; // steps of 16 k in a batch, which are started together
+    static constexpr int BATCHES = BK / 16 / STEPS;  // of a stage
     static constexpr int COLUMNS = TILES * 16 / OPERANDS;
     static constexpr bool INTEGERS = CODE == EXPERTD_CODE_INT4 || CODE == EXPERTD_CODE_INT8;
     using memory = shared<BITS, ROWS>;
@@ -49,40 +52,40 @@ template <expertd_weight_code CODE_, int OPERANDS_, int PARTS_, int ROWS_> struc
 
 // ---- loading
 
-// As row_loader, in half of its registers: a thread's rows by number.
+// Like row_loader, but with row numbers instead of addresses, which take half the registers.
 template <int ROWS> struct row_numbers {
-    static constexpr int PIECES = ROW_BYTES / 16, AT_ONCE = GROUP / PIECES, PASSES = ROWS / AT_ONCE;
-    uint32_t row[PASSES]; // UINT32_MAX: there is none, and it is +0
+    static constexpr int PIECES = ROW_BYTES / 16, ROWS_PER_PASS = GROUP / PIECES, PASSES = ROWS / ROWS_PER_PASS;
+    uint32_t row[PASSES]; // UINT32_MAX: no row; +0 is loaded
 
     __device__ __forceinline__ void set(const product &p, const work &w) {
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
-            const int y = threadIdx.x / PIECES + i * AT_ONCE;
+            const int y = threadIdx.x / PIECES + i * ROWS_PER_PASS;
             row[i] = y >= w.rows ? UINT32_MAX : p.index ? p.index[w.row + y] : w.row + y;
         }
     }
 
-    // 64 k of each, from k on.
+    // Loads 64 k of each row, from k on.
     __device__ __forceinline__ void load(const product &p, unsigned char *to, int k) const {
         const char *from = p.rows + (size_t)k * 2 + threadIdx.x % PIECES * 16;
-        to += place<PIECES>(threadIdx.x / PIECES, threadIdx.x % PIECES); // of the rows AT_ONCE further the same
+        to += swizzled_offset<PIECES>(threadIdx.x / PIECES, threadIdx.x % PIECES); // the same in rows ROWS_PER_PASS further down
 #pragma unroll
         for (int i = 0; i < PASSES; i++) {
-            const bool there = row[i] != UINT32_MAX;
-            ptx::copy_16(to + i * AT_ONCE * ROW_BYTES, from + (there ? row[i] * p.stride : 0), there ? 16 : 0);
+            const bool exists = row[i] != UINT32_MAX;
+            ptx::copy_16(to + i * ROWS_PER_PASS * ROW_BYTES, from + (exists ? row[i] * p.stride : 0), exists ? 16 : 0);
         }
     }
 };
 
-// What a thread copies of each stage beside rows: sixteen threads a tile's scales and zero points, one its codes. Numbers of 16
-// columns' units and scales, for the loaders have no registers for pointers.
+// Besides rows, sixteen threads copy a tile's scales and zero points, and one thread its codes. They are addressed by unit and
+// scale numbers, since the loaders have no registers for pointers.
 template <typename Kind> __device__ __forceinline__ const quantised_operand &operand_of(const quantised_product &q, int tile) {
     return q.operands[Kind::OPERANDS == 2 ? tile / (TILES / 2) : 0];
 }
 
 template <typename Kind> __device__ __forceinline__ uint32_t column_tile(const quantised_product &q, const work &w, int tile) {
     const int wanted = w.column / 16 + tile % (TILES / Kind::OPERANDS);
-    return w.group * q.tiles + (wanted < q.tiles ? wanted : q.tiles - 1); // of those past the last nothing is kept
+    return w.group * q.tiles + (wanted < q.tiles ? wanted : q.tiles - 1); // tiles past the last are not stored
 }
 
 template <typename Kind>
@@ -95,7 +98,7 @@ __device__ __forceinline__ void load_codes(typename Kind::memory &s, const quant
     }
 }
 
-// first: the tile's own scale.
+// first: the number of the tile's scale at k = 0.
 template <typename Kind>
 __device__ __forceinline__ void load_scales(typename Kind::memory &s, const quantised_product &q, uint32_t first, int stage,
                                             int k) {
@@ -132,17 +135,17 @@ __device__ __forceinline__ void load(typename Kind::memory &s, const quantised_p
             ptx::copy_arrive(&s.full[at.stage]);
         }
     }
-    ptx::copy_wait_all(); // a thread stays until its copies are there
+    ptx::copy_wait_all(); // a thread must not end before its copies have arrived
 }
 
-// ---- widening
+// ---- dequantising
 
-// Where the lane's two columns lie in a stage: its codes' tiles, and the columns' scales. Of two operands the second's tile is as
-// far behind the first as a column is behind its own eighth else.
-template <typename Kind> struct lane_place {
+// The position of the lane's two columns in a stage: the tile of their codes, and their scales. With two operands the second column
+// is the same column of the other operand's tile, otherwise the column eight further of the same tile.
+template <typename Kind> struct lane_position {
     static constexpr bool BOTH = Kind::OPERANDS == 2;
-    int tile, column, half; // half: of a tile, which eight columns are the warp's, where they are both operands'
-    __device__ __forceinline__ lane_place() {
+    int tile, column, half; // half: with two operands, the warp's half of a tile's columns
+    __device__ __forceinline__ lane_position() {
         const int group = threadIdx.x / GROUP - 1, warp = threadIdx.x / 32 % 4;
         half = BOTH ? warp % 2 : 0;
         tile = BOTH ? group * 2 + warp / 2 : group * 4 + warp;
@@ -151,24 +154,24 @@ template <typename Kind> struct lane_place {
     static constexpr int TILE_OF_SECOND = BOTH ? TILES / 2 : 0, COLUMN_OF_SECOND = BOTH ? 0 : 8;
 };
 
-// The codes of eight columns of each of two operands as if they were a tile's.
-template <int BITS> __device__ __forceinline__ uint32_t join(uint32_t up, uint32_t gate, int half) {
+// Combines the codes of eight columns of up and the same eight of gate into a word of a tile's layout.
+template <int BITS> __device__ __forceinline__ uint32_t combine_operands(uint32_t up, uint32_t gate, int half) {
     if (BITS == 8) {
         return ptx::pick_bytes(up, gate, half ? 0x7351 : 0x6240);
     }
     return (up >> half * 4 & 0x0f0f0f0fu) | (gate << (4 - half * 4) & 0xf0f0f0f0u);
 }
 
-// The lane's words of a turn.
+// Reads the lane's words of a batch.
 template <typename Kind>
-__device__ __forceinline__ void read_codes(const typename Kind::memory &s, const lane_place<Kind> &place, int stage, int turn,
-                                           uint32_t (&words)[Kind::STEPS * Kind::BITS / 4]) {
+__device__ __forceinline__ void read_codes(const typename Kind::memory &s, const lane_position<Kind> &position, int stage,
+                                           int batch, uint32_t (&words)[Kind::STEPS * Kind::BITS / 4]) {
     constexpr int COUNT = Kind::STEPS * Kind::BITS / 4;
-    const int at = (Kind::BITS == 8 ? turn * DEVICE_CODES_UNIT : turn * COUNT * 4) + threadIdx.x % 32 * 16;
+    const int at = (Kind::BITS == 8 ? batch * DEVICE_CODES_UNIT : batch * COUNT * 4) + threadIdx.x % 32 * 16;
     uint32_t of[Kind::OPERANDS][COUNT];
 #pragma unroll
     for (int o = 0; o < Kind::OPERANDS; o++) {
-        const unsigned char *codes = s.codes[stage][place.tile + o * place.TILE_OF_SECOND] + at;
+        const unsigned char *codes = s.codes[stage][position.tile + o * position.TILE_OF_SECOND] + at;
         if constexpr (COUNT == 4) {
             const uint4 all = *(const uint4 *)codes;
             of[o][0] = all.x, of[o][1] = all.y, of[o][2] = all.z, of[o][3] = all.w;
@@ -181,38 +184,40 @@ __device__ __forceinline__ void read_codes(const typename Kind::memory &s, const
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        words[i] = Kind::OPERANDS == 2 ? join<Kind::BITS>(of[0][i], of[Kind::OPERANDS - 1][i], place.half) : of[0][i];
+        words[i] =
+            Kind::OPERANDS == 2 ? combine_operands<Kind::BITS>(of[0][i], of[Kind::OPERANDS - 1][i], position.half) : of[0][i];
     }
 }
 
-// less_zero, of codes of 4 bits without a conversion: zero points are 0 to 16, and 128's last place is 1.
-template <expertd_weight_code CODE> __device__ __forceinline__ uint32_t zero_point_of(const uint8_t *zero) {
-    return CODE == EXPERTD_CODE_INT4 ? 0xc300c300u + (zero ? *zero : 8) * ONE_OF_EACH : zero_point(zero_of(CODE, zero));
+// The zero_point_pair of a column. For INT4 without a conversion: zero points are 0 to 16, and the last mantissa bit
+// of 128 is worth 1.
+template <expertd_weight_code CODE> __device__ __forceinline__ uint32_t zero_pair_of(const uint8_t *zero) {
+    return CODE == EXPERTD_CODE_INT4 ? 0xc300c300u + (zero ? *zero : 8) * ONE_OF_EACH : zero_point_pair(zero_of(CODE, zero));
 }
 
 template <typename Kind>
 __device__ __forceinline__ void read_zeros(const typename Kind::memory &s, const quantised_product &q,
-                                           const lane_place<Kind> &place, int stage, int part, uint32_t (&less)[2]) {
+                                           const lane_position<Kind> &position, int stage, int part, uint32_t (&zero_pairs)[2]) {
     if (Kind::INTEGERS) {
         const bool has = q.operands[0].zeros != nullptr;
-        const uint8_t *first = s.zeros[stage][place.tile] + part * 16 + place.column;
-        const uint8_t *second = first + place.TILE_OF_SECOND * ZERO_BYTES + place.COLUMN_OF_SECOND;
-        less[0] = zero_point_of<Kind::CODE>(has ? first : nullptr);
-        less[1] = zero_point_of<Kind::CODE>(has ? second : nullptr);
+        const uint8_t *first = s.zeros[stage][position.tile] + part * 16 + position.column;
+        const uint8_t *second = first + position.TILE_OF_SECOND * ZERO_BYTES + position.COLUMN_OF_SECOND;
+        zero_pairs[0] = zero_pair_of<Kind::CODE>(has ? first : nullptr);
+        zero_pairs[1] = zero_pair_of<Kind::CODE>(has ? second : nullptr);
     }
 }
 
-// The scales of the lane's two columns.
+// Reads the scales of the lane's two columns.
 template <typename Kind>
 __device__ __forceinline__ float2 read_scales(const typename Kind::memory &s, const quantised_product &q,
-                                              const lane_place<Kind> &place, int stage, int part) {
-    constexpr bool OF_BYTES = Kind::PARTS > 1 && !Kind::INTEGERS; // FP4 and FP8 in parts: E8M0, or E4M3 of 16 k
-    const unsigned char *tile = s.scales[stage][place.tile], *other = tile + place.TILE_OF_SECOND * SCALE_BYTES;
+                                              const lane_position<Kind> &position, int stage, int part) {
+    constexpr bool OF_BYTES = Kind::PARTS > 1 && !Kind::INTEGERS; // FP4 and FP8 with scales of 32 k (E8M0) or 16 k (E4M3)
+    const unsigned char *tile = s.scales[stage][position.tile], *other = tile + position.TILE_OF_SECOND * SCALE_BYTES;
     if (q.scale_of_panel) {
         return {*(const float *)tile, *(const float *)other};
     }
-    const int size = OF_BYTES ? 1 : q.scale_size, at = (part * 16 + place.column) * size;
-    const unsigned char *first = tile + at, *second = other + at + place.COLUMN_OF_SECOND * size;
+    const int size = OF_BYTES ? 1 : q.scale_size, at = (part * 16 + position.column) * size;
+    const unsigned char *first = tile + at, *second = other + at + position.COLUMN_OF_SECOND * size;
     if constexpr (Kind::PARTS == 4) {
         const auto &table = s.table[threadIdx.x / GROUP - 1];
         return {table[0][*first], table[Kind::OPERANDS - 1][*second]};
@@ -225,55 +230,56 @@ __device__ __forceinline__ float2 read_scales(const typename Kind::memory &s, co
 
 template <int STEPS> struct fragments { uint32_t of[STEPS][4]; };
 
-// What a turn's widening takes from shared memory, and its scales where it has its own: read while products are waited for.
-template <typename Kind> struct turn_codes {
-    uint32_t words[Kind::STEPS * Kind::BITS / 4], less[2];
+// A batch's codes, zero points and, with PARTS > 1, scales, read from shared memory while the previous products are in flight.
+template <typename Kind> struct batch_codes {
+    uint32_t words[Kind::STEPS * Kind::BITS / 4], zero_pairs[2];
     float2 scales;
 
-    __device__ __forceinline__ void read(const typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
-                                         int stage, int turn) {
-        read_codes<Kind>(s, place, stage, turn, words);
-        read_zeros<Kind>(s, q, place, stage, Kind::PARTS > 1 ? turn : 0, less);
+    __device__ __forceinline__ void read(const typename Kind::memory &s, const quantised_product &q,
+                                         const lane_position<Kind> &position, int stage, int batch) {
+        read_codes<Kind>(s, position, stage, batch, words);
+        read_zeros<Kind>(s, q, position, stage, Kind::PARTS > 1 ? batch : 0, zero_pairs);
         if (Kind::PARTS > 1) {
-            scales = read_scales<Kind>(s, q, place, stage, turn);
+            scales = read_scales<Kind>(s, q, position, stage, batch);
         }
     }
 
     __device__ __forceinline__ void widen(fragments<Kind::STEPS> &a) const {
 #pragma unroll
         for (int i = 0; i < Kind::STEPS; i++) {
-            widen_step<Kind::CODE>(words + i * (Kind::BITS / 4), less, a.of[i]);
+            widen_step<Kind::CODE>(words + i * (Kind::BITS / 4), zero_pairs, a.of[i]);
         }
     }
 };
 
 // ---- multiplying
 
-// A turn's products. keep: they are added to what is there.
+// Starts a batch's products. keep: they are added to the sums.
 template <typename Kind>
-__device__ __forceinline__ void start(const unsigned char *rows, int turn, fragments<Kind::STEPS> &a, int keep,
+__device__ __forceinline__ void start(const unsigned char *rows, int batch, fragments<Kind::STEPS> &a, int keep,
                                       float (&sums)[Kind::ROWS / 2]) {
     const uint64_t b = operand(rows);
 #pragma unroll
     for (int i = 0; i < Kind::STEPS; i++) {
-        ptx::settle(a.of[i]);
+        ptx::fence_registers(a.of[i]);
     }
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < Kind::STEPS; i++) {
-        ptx::wgmma_bf16<Kind::ROWS>(sums, a.of[i], b + 2 * (turn * Kind::STEPS + i), i > 0 || keep);
+        ptx::wgmma_bf16<Kind::ROWS>(sums, a.of[i], b + 2 * (batch * Kind::STEPS + i), i > 0 || keep);
     }
     ptx::wgmma_commit();
 }
 
-template <int COUNT> __device__ __forceinline__ void close(float (&part)[COUNT], float2 scales, float (&all)[COUNT]) {
+// Scales the partial sums and adds them to the sums.
+template <int COUNT> __device__ __forceinline__ void close_scale(float (&partial)[COUNT], float2 scales, float (&all)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        all[i] = ptx::fma(part[i], i % 4 < 2 ? scales.x : scales.y, all[i]);
+        all[i] = ptx::fma(partial[i], i % 4 < 2 ? scales.x : scales.y, all[i]);
     }
 }
 
-template <typename Shared> __device__ __forceinline__ void give_back(Shared &s, int stage) {
+template <typename Shared> __device__ __forceinline__ void release_stage(Shared &s, int stage) {
     if (stage >= 0 && threadIdx.x % 32 == 0) {
         ptx::barrier_arrive(&s.empty[stage]);
     }
@@ -284,29 +290,31 @@ template <typename Shared> __device__ __forceinline__ void wait_full(Shared &s, 
     ptx::fence_async();
 }
 
-// The codes of the turn after `turn`, if there is one: the next stage's first behind a stage's last.
+// Reads the codes of the next batch, if there is one. The last batch of a stage is followed by the first of the next stage.
 template <typename Kind>
-__device__ __forceinline__ void read_next(typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
-                                          int stage, int turn, const ring<STAGES> &after, bool goes_on, turn_codes<Kind> &codes) {
-    if (turn + 1 < Kind::TURNS) {
-        codes.read(s, q, place, stage, turn + 1);
-    } else if (goes_on) {
+__device__ __forceinline__ void read_next(typename Kind::memory &s, const quantised_product &q, const lane_position<Kind> &position,
+                                          int stage, int batch, const ring<STAGES> &after, bool has_next,
+                                          batch_codes<Kind> &codes) {
+    if (batch + 1 < Kind::BATCHES) {
+        codes.read(s, q, position, stage, batch + 1);
+    } else if (has_next) {
         wait_full(s, after);
-        codes.read(s, q, place, after.stage, 0);
+        codes.read(s, q, position, after.stage, 0);
     }
 }
 
-// One tile's sums, where each turn has scales of its own: its products run while the next ones' codes are widened, and are closed
-// while the other warpgroup's run. A second set of partial sums, for products to run meanwhile, was no faster.
+// Computes one tile's sums if each batch has scales of its own. A batch's products run while the next batch is dequantised, and its
+// partial sums are scaled while the other warpgroup's products run. A second set of partial sums, so that products could run
+// meanwhile, was no faster.
 template <typename Kind>
-__device__ __forceinline__ void multiply_parts(typename Kind::memory &s, const quantised_product &q, ring<STAGES> &at,
-                                               const lane_place<Kind> &place, float (&all)[Kind::ROWS / 2]) {
-    float part[Kind::ROWS / 2];
+__device__ __forceinline__ void multiply_part_scales(typename Kind::memory &s, const quantised_product &q, ring<STAGES> &at,
+                                                     const lane_position<Kind> &position, float (&all)[Kind::ROWS / 2]) {
+    float partial[Kind::ROWS / 2];
     fragments<Kind::STEPS> a[2];
     float2 scales[2];
-    turn_codes<Kind> codes = {};
+    batch_codes<Kind> codes = {};
     wait_full(s, at);
-    codes.read(s, q, place, at.stage, 0);
+    codes.read(s, q, position, at.stage, 0);
     codes.widen(a[0]);
     scales[0] = codes.scales;
 #pragma unroll 1
@@ -314,62 +322,62 @@ __device__ __forceinline__ void multiply_parts(typename Kind::memory &s, const q
         const int stage = at.stage;
         at.next();
 #pragma unroll
-        for (int turn = 0; turn < Kind::TURNS; turn++) {
-            const int mine = turn % 2, other = 1 - mine;
-            start<Kind>(s.rows[stage], turn, a[mine], false, part);
-            read_next<Kind>(s, q, place, stage, turn, at, k < q.k, codes);
+        for (int batch = 0; batch < Kind::BATCHES; batch++) {
+            const int mine = batch % 2, other = 1 - mine;
+            start<Kind>(s.rows[stage], batch, a[mine], false, partial);
+            read_next<Kind>(s, q, position, stage, batch, at, k < q.k, codes);
             codes.widen(a[other]);
             scales[other] = codes.scales;
             ptx::wgmma_wait<0>();
-            if (turn + 1 == Kind::TURNS) {
-                give_back(s, stage);
+            if (batch + 1 == Kind::BATCHES) {
+                release_stage(s, stage);
             }
-            ptx::settle(part);
-            close(part, scales[mine], all);
+            ptx::fence_registers(partial);
+            close_scale(partial, scales[mine], all);
         }
     }
 }
 
-// The same where scales are of whole stages.
+// The same for scales that span one stage or several.
 template <typename Kind>
-__device__ __forceinline__ void multiply_stages(typename Kind::memory &s, const quantised_product &q, ring<STAGES> &at,
-                                                const lane_place<Kind> &place, float (&all)[Kind::ROWS / 2]) {
-    float part[Kind::ROWS / 2];
+__device__ __forceinline__ void multiply_stage_scales(typename Kind::memory &s, const quantised_product &q, ring<STAGES> &at,
+                                                      const lane_position<Kind> &position, float (&all)[Kind::ROWS / 2]) {
+    float partial[Kind::ROWS / 2];
     fragments<Kind::STEPS> a[2];
-    turn_codes<Kind> codes = {};
-    int before = -1, keep = 0; // the stage before; whether its scale goes on
+    batch_codes<Kind> codes = {};
+    int before = -1, keep = 0; // the previous stage; keep: its scale continues
     wait_full(s, at);
-    codes.read(s, q, place, at.stage, 0);
+    codes.read(s, q, position, at.stage, 0);
     codes.widen(a[0]);
 #pragma unroll 1
     for (int k = BK; k <= q.k; k += BK) {
         const int stage = at.stage;
         at.next();
 #pragma unroll
-        for (int turn = 0; turn < Kind::TURNS; turn++) {
-            start<Kind>(s.rows[stage], turn, a[turn % 2], turn > 0 || keep, part);
-            read_next<Kind>(s, q, place, stage, turn, at, k < q.k, codes);
+        for (int batch = 0; batch < Kind::BATCHES; batch++) {
+            start<Kind>(s.rows[stage], batch, a[batch % 2], batch > 0 || keep, partial);
+            read_next<Kind>(s, q, position, stage, batch, at, k < q.k, codes);
             ptx::wgmma_wait<1>();
-            if (turn == 0) {
-                give_back(s, before);
+            if (batch == 0) {
+                release_stage(s, before);
             }
-            codes.widen(a[1 - turn % 2]);
+            codes.widen(a[1 - batch % 2]);
         }
         keep = k < q.k && (q.span > q.k || (q.span_shift >= 0 ? k & (q.span - 1) : k % q.span) != 0);
         if (!keep) {
-            const float2 scales = read_scales<Kind>(s, q, place, stage, 0);
+            const float2 scales = read_scales<Kind>(s, q, position, stage, 0);
             ptx::wgmma_wait<0>();
-            close(part, scales, all);
+            close_scale(partial, scales, all);
         }
         before = stage;
     }
-    ptx::wgmma_wait<0>(); // the last scale did: ptxas does not see it
-    give_back(s, before);
+    ptx::wgmma_wait<0>(); // already done for the last scale, but ptxas cannot prove it
+    release_stage(s, before);
 }
 
-// ---- finishing
+// ---- epilogue
 
-// A warpgroup's sums, some rows at a time, by all of its threads: a warp's lanes store a row's columns side by side.
+// The epilogue of a warpgroup's sums, CHUNK rows at a time: the lanes of a warp store consecutive columns of a row.
 template <typename Kind, typename Epilogue>
 __device__ __forceinline__ void epilogue_columns(const float (&all)[Kind::ROWS / 2], float (*sums)[PITCH], const work &w, int n,
                                                  const Epilogue &epilogue) {
@@ -402,7 +410,7 @@ __device__ __forceinline__ void epilogue_columns(const float (&all)[Kind::ROWS /
     }
 }
 
-// By a warpgroup, for its own tile's group.
+// A warpgroup fills its own table for its tile's group.
 template <typename Kind>
 __device__ __forceinline__ void fill_table(typename Kind::memory &s, const quantised_product &q, int group) {
     const int warpgroup = threadIdx.x / GROUP - 1;
@@ -416,19 +424,19 @@ __device__ __forceinline__ void fill_table(typename Kind::memory &s, const quant
 template <typename Kind, typename Epilogue>
 __device__ __forceinline__ void multiply_all(typename Kind::memory &s, const quantised_product &q, const product &p,
                                              const Epilogue &epilogue) {
-    const lane_place<Kind> place;
+    const lane_position<Kind> position;
     ring<STAGES> at;
     work w;
-    int group = -1; // whose scales the table has
+    int group = -1; // the group in the table
     for (int i = blockIdx.x; find_work(p, i, Kind::COLUMNS, &w); i += gridDim.x) {
         if (Kind::PARTS == 4 && w.group != group) {
             fill_table<Kind>(s, q, group = w.group);
         }
         float all[Kind::ROWS / 2] = {};
         if constexpr (Kind::PARTS > 1) {
-            multiply_parts<Kind>(s, q, at, place, all);
+            multiply_part_scales<Kind>(s, q, at, position, all);
         } else {
-            multiply_stages<Kind>(s, q, at, place, all);
+            multiply_stage_scales<Kind>(s, q, at, position, all);
         }
         epilogue_columns<Kind>(all, s.sums[threadIdx.x / GROUP - 1], w, p.n, epilogue);
     }
@@ -440,7 +448,8 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
                     const __grid_constant__ Epilogue epilogue) {
     auto &s = stages_memory<typename Kind::memory>();
     if (threadIdx.x == 0) {
-        stages_begin(s.full, s.empty, GROUP + TILES, 2 * GROUP / 32); // each loader's copies, and who announces a tile's codes
+        stages_init(s.full, s.empty, GROUP + TILES,
+                    2 * GROUP / 32); // each loader's copies, and the announcements of the tiles' codes
     }
     ptx::sync_block();
     if (threadIdx.x < GROUP) {
@@ -454,15 +463,15 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
 
 // ---- launches
 
-// Grid: a block a multiprocessor. Shared memory: eight stages of 21 or 25 KiB with tiles of 128 rows, 17 KiB of sums on their way
-// and 4 of tables: one block. Registers: 384 threads begin with 168, the loaders give 128 back each, so that 64 sums, 64
-// partial ones and 16 of fragments fit the others' 232.
+// Grid: one block per multiprocessor. Shared memory: with tiles of 128 rows eight stages of 21 or 25 KiB, 17 KiB for sums and 4 KiB
+// for tables, so one block fits. Registers: 384 threads begin with 168 each; the loaders release 128 each, so that 64 sums, 64
+// partial sums and 16 fragment registers fit the others' 232.
 template <typename Kind, typename Epilogue>
 int launch(const quantised_product &q, const product &p, long work, int multiprocessors, const Epilogue &epilogue,
            cudaStream_t stream) {
     auto *kernel = quantised_wgmma<Kind, Epilogue>;
     constexpr int bytes = sizeof(typename Kind::memory);
-    static_assert(bytes <= SHARED_BYTES_MAX, "shared memory of one block");
+    static_assert(bytes <= SHARED_BYTES_MAX, "the shared memory of a block");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
@@ -474,7 +483,7 @@ int launch(const quantised_product &q, const product &p, long work, int multipro
 
 struct call {
     const expertd_device_rows &rows;
-    const expertd_device_matrix &first, &second; // second.data NULL: one operand
+    const expertd_device_matrix &first, &second; // second.data is NULL with one operand
     int multiprocessors;
     cudaStream_t stream;
 };
@@ -519,7 +528,7 @@ int launch_rows(const call &c, const quantised_product &q, const Epilogue &epilo
     }
 }
 
-// By the weights' code, of those named.
+// Launches the kernel for the weights' code, if it is one of CODES.
 template <int OPERANDS, expertd_weight_code... CODES, typename Epilogue> int launch_code(const call &c, const Epilogue &epilogue) {
     quantised_product q;
     if (!quantised_product_of(c.rows, c.first, c.second, &q) || q.order || q.k % BK != 0) {

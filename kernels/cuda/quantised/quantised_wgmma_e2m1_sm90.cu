@@ -1,4 +1,4 @@
-// Weights of FP4 by wgmma, for sm_90a.
+// bf16 rows by E2M1 (FP4) weights, by wgmma, sm_90a: instantiates quantised_wgmma.cuh.
 #include "kernels/cuda/quantised/quantised_wgmma.cuh"
 
 int cuda_quantised_gate_up_e2m1_wgmma(const struct expertd_device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {

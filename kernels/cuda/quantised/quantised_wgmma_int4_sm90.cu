@@ -1,4 +1,4 @@
-// Weights of integers of 4 bits by wgmma, for sm_90a.
+// bf16 rows by INT4 weights, by wgmma, sm_90a: instantiates quantised_wgmma.cuh.
 #include "kernels/cuda/quantised/quantised_wgmma.cuh"
 
 int cuda_quantised_gate_up_int4_wgmma(const struct expertd_device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {

@@ -1,22 +1,24 @@
-// From router logits to choices, as expertd_routing_row does it: a warp a token, so that a small batch is not one long chain,
-// scores in shared memory. What the contract orders (sums) every lane does alike; the rest is spread. Few bytes and few operations:
-// bound by latency, so that what is read again is in registers, and lanes meet as seldom as can be.
+// From router logits to choices, with the results of expertd_routing_row. One warp per token, so that a small batch is not one long
+// chain; scores are in shared memory. Every lane computes the sums whose order the contract fixes; the other work is divided among
+// the lanes. The kernel moves few bytes and is bound by latency, so values that are read again stay in registers and lanes
+// synchronise as rarely as possible.
+#include <ptx.cuh>
+
 #include "kernels/cuda/common/launchers.h"
-#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/elements/scalar_math_inline.h"
 #include "kernels/routing/routing_rank.h"
 
 namespace {
 
 constexpr int LANES = 32;
-constexpr size_t SHARED_UNASKED = 48 << 10;
+constexpr size_t SHARED_DEFAULT_MAX = 48 << 10; // dynamic shared memory without cudaFuncSetAttribute
 
-// Of one token, in shared memory.
+// The arrays of one token, in shared memory.
 struct token {
-    float *scores;         // [n] S
-    float *selecting;      // [n] C
-    uint32_t *ranks;       // [n] of C; 0: not to be chosen, or chosen
-    uint32_t *group_ranks; // [num_groups] of their scores, the same
+    float *scores;         // [num_experts]
+    float *selecting;      // [num_experts] the values by which experts are selected: scores with the selection bias
+    uint32_t *ranks;       // [num_experts] of `selecting`; 0: not eligible, or already chosen
+    uint32_t *group_ranks; // [num_groups] of the groups' scores; 0: already chosen
     float *weights;        // [top_k]
     int *ids;              // [top_k]
 };
@@ -25,7 +27,7 @@ __device__ __forceinline__ unsigned groups_of(const struct expertd_routing &r) {
     return r.num_groups > 1 ? r.num_groups : 1;
 }
 
-__device__ __forceinline__ token lay_out(const struct expertd_routing &r, unsigned char *memory) {
+__device__ __forceinline__ token arrays_of(const struct expertd_routing &r, unsigned char *memory) {
     token t;
     t.scores = (float *)memory;
     t.selecting = t.scores + r.num_experts;
@@ -41,11 +43,11 @@ size_t shared_bytes(const struct expertd_routing &r) {
     return 4 * (3 * (size_t)r.num_experts + groups + 2 * (size_t)r.top_k);
 }
 
-// out[i] = exp(x[i] - max) / sum, in place, by one lane, where the others do not take part.
-__device__ void softmax_alone(float *x, int count) {
+// x[i] = exp(x[i] - max) / sum, in place, by one lane alone.
+__device__ void softmax_by_one_lane(float *x, int count) {
     float greatest = x[0];
     for (int i = 1; i < count; i++) {
-        greatest = x[i] > greatest ? x[i] : greatest; // a NaN anywhere makes the sum NaN, whatever this finds
+        greatest = x[i] > greatest ? x[i] : greatest; // if a value is NaN, the sum is NaN with any maximum
     }
     float sum = 0.0f;
     for (int i = 0; i < count; i++) {
@@ -57,12 +59,12 @@ __device__ void softmax_alone(float *x, int count) {
     }
 }
 
-// What has that rank; +0 of both zeros.
-__device__ __forceinline__ float ranked(uint32_t rank) {
+// The value with that rank; +0 for the rank of the zeros.
+__device__ __forceinline__ float value_of_rank(uint32_t rank) {
     return expertd_f32_from_bits(rank >> 31 ? rank & 0x7fffffffu : ~rank);
 }
 
-// The same by all lanes.
+// The same softmax by all lanes.
 __device__ void softmax(float *x, int count) {
     const int lane = threadIdx.x;
     uint32_t rank = 0x007fffffu; // -Inf's: a NaN, which ranks below, makes the sum NaN
@@ -70,13 +72,14 @@ __device__ void softmax(float *x, int count) {
         const uint32_t own = routing_rank(x[i]);
         rank = own > rank ? own : rank;
     }
-    const float greatest = ranked(ptx::warp_max(rank));
+    const float greatest = value_of_rank(ptx::warp_max(rank));
     for (int i = lane; i < count; i += LANES) {
         x[i] = math_exp(x[i] - greatest);
     }
     ptx::sync_warp();
     float sum = 0.0f;
-    // Ascending. Every lane the same, for a broadcast costs no more than a read; many reads at once, or each would be waited for.
+    // Ascending. Every lane computes the same sum, since a broadcast costs no more than a read. Unrolled, so that
+    // the reads overlap.
 #pragma unroll 16
     for (int i = 0; i < count; i++) {
         sum += x[i];
@@ -88,7 +91,7 @@ __device__ void softmax(float *x, int count) {
     ptx::sync_warp();
 }
 
-// A logit as it is scored.
+// The logit after the soft cap.
 __device__ __forceinline__ float capped(const struct expertd_routing &r, float logit) {
     return r.softcap > 0.0f ? math_softcap(logit, r.softcap) : logit;
 }
@@ -108,7 +111,8 @@ __device__ void score_all(const struct expertd_routing &r, float *x) {
     ptx::sync_warp();
 }
 
-// Above 0, which marks what is not to be chosen: NaN's rank is 0, and nothing else's is 1.
+// The rank of a value, at least 1, since 0 marks entries that are not eligible. Only NaN's rank is raised: no other value
+// has rank 0 or 1.
 __device__ __forceinline__ uint32_t rank_of(float value) {
     const uint32_t rank = routing_rank(value);
     return rank > 0 ? rank : 1;
@@ -118,7 +122,7 @@ struct candidate {
     uint32_t rank, id;
 };
 
-// The greatest of the lane's own, which are ranks lane, lane + 32, ...; of equals the lower id.
+// The greatest of the lane's own ranks, numbers lane, lane + 32, ...; the lower id among equals.
 __device__ __forceinline__ candidate best_of_lane(const uint32_t *ranks, unsigned count) {
     candidate best = {0, 0};
 #pragma unroll 4
@@ -129,11 +133,12 @@ __device__ __forceinline__ candidate best_of_lane(const uint32_t *ranks, unsigne
     return best;
 }
 
-// ids of the greatest ranks, falling, of equals the lower id first; NULL: not asked for. Those that are taken become 0. Each lane
-// has written its own ranks, and keeps the best of them: only the lane whose best is taken looks for the next one.
-__device__ void take_greatest(uint32_t *ranks, unsigned count, unsigned take, int *ids) {
+// Selects the `top` greatest ranks and sets them to 0. ids: their numbers in descending order of rank, the lower id first
+// among equals; may be NULL. Each lane has written its own ranks and keeps the greatest of them; only the lane whose rank is
+// selected searches again.
+__device__ void select_greatest(uint32_t *ranks, unsigned count, unsigned top, int *ids) {
     candidate best = best_of_lane(ranks, count);
-    for (unsigned j = 0; j < take; j++) {
+    for (unsigned j = 0; j < top; j++) {
         const uint32_t greatest = ptx::warp_max(best.rank);
         const uint32_t id = ptx::warp_min(best.rank == greatest ? best.id : UINT32_MAX);
         if (id % LANES == threadIdx.x) {
@@ -147,7 +152,7 @@ __device__ void take_greatest(uint32_t *ranks, unsigned count, unsigned take, in
     ptx::sync_warp();
 }
 
-// The greatest, or greatest + second.
+// A group's score: its greatest value, or the sum of its two greatest.
 __device__ __forceinline__ float group_score_of(const struct expertd_routing &r, const float *values, unsigned length) {
     candidate first = {0, 0}, second = {0, 0};
     for (unsigned i = 0; i < length; i++) {
@@ -158,32 +163,33 @@ __device__ __forceinline__ float group_score_of(const struct expertd_routing &r,
     return r.group_score == EXPERTD_GROUP_TOP2_SUM ? values[first.id] + values[second.id] : values[first.id];
 }
 
-// The best groups' ranks become 0.
-__device__ void keep_groups(const struct expertd_routing &r, const token &t) {
+// Selects top_groups groups: their ranks become 0.
+__device__ void select_groups(const struct expertd_routing &r, const token &t) {
     const unsigned length = r.num_experts / r.num_groups;
     for (unsigned g = threadIdx.x; g < r.num_groups; g += LANES) {
         t.group_ranks[g] = rank_of(group_score_of(r, t.selecting + g * length, length));
     }
-    take_greatest(t.group_ranks, r.num_groups, r.top_groups, nullptr);
+    select_greatest(t.group_ranks, r.num_groups, r.top_groups, nullptr);
 }
 
-// ids in falling order of the selecting value. In a group that is not kept it is 0, or nothing is chosen.
+// Selects top_k experts in descending order of the selecting value. In groups that were not selected the value is 0, or the experts
+// are not eligible.
 __device__ void choose_ids(const struct expertd_routing &r, const token &t) {
     const bool grouped = r.num_groups > 1;
     const unsigned length = grouped ? r.num_experts / r.num_groups : r.num_experts;
     if (grouped) {
-        keep_groups(r, t);
+        select_groups(r, t);
     }
     for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-        const bool cached = !grouped || t.group_ranks[i / length] == 0;
-        t.ranks[i] = cached ? rank_of(t.selecting[i]) : r.masked_groups_are_zero ? rank_of(0.0f) : 0;
+        const bool eligible = !grouped || t.group_ranks[i / length] == 0;
+        t.ranks[i] = eligible ? rank_of(t.selecting[i]) : r.masked_groups_are_zero ? rank_of(0.0f) : 0;
     }
-    take_greatest(t.ranks, r.num_experts, r.top_k, t.ids);
+    select_greatest(t.ranks, r.num_experts, r.top_k, t.ids);
 }
 
-// ---- PhiMoE: two choices, each with a softmax over the logits near its own
+// ---- PhiMoE: two choices, each weighted by a softmax over the logits close to its own
 
-__device__ int best_but(const float *logits, int count, int taken) {
+__device__ int best_except(const float *logits, int count, int taken) {
     int best = taken == 0 ? 1 : 0;
     for (int e = 0; e < count; e++) {
         if (e != taken && routing_rank(logits[e]) > routing_rank(logits[best])) {
@@ -197,19 +203,19 @@ __device__ float masked_weight(const struct expertd_routing &r, const float *log
     const float greatest = logits[chosen];
     for (int e = 0; e < (int)r.num_experts; e++) {
         const float size = fabsf(logits[e]);
-        const float factor = size < greatest ? greatest : size; // NaN compares false and stays
+        const float factor = size < greatest ? greatest : size; // comparisons with NaN are false: NaN stays
         const bool far = (greatest - logits[e]) / factor > 2.0f * r.jitter;
         masked[e] = far || e == taken ? -INFINITY : logits[e];
     }
-    softmax_alone(masked, r.num_experts);
+    softmax_by_one_lane(masked, r.num_experts);
     return masked[chosen];
 }
 
 __device__ void sparsemixer(const struct expertd_routing &r, const token &t) {
     if (threadIdx.x == 0) {
-        t.ids[0] = best_but(t.selecting, r.num_experts, -1);
+        t.ids[0] = best_except(t.selecting, r.num_experts, -1);
         t.weights[0] = masked_weight(r, t.selecting, t.ids[0], -1, t.scores);
-        t.ids[1] = best_but(t.selecting, r.num_experts, t.ids[0]);
+        t.ids[1] = best_except(t.selecting, r.num_experts, t.ids[0]);
         t.weights[1] = masked_weight(r, t.selecting, t.ids[1], t.ids[0], t.scores);
     }
 }
@@ -233,13 +239,13 @@ __device__ float norm_of(const struct expertd_routing &r, const float *weights) 
     }
 }
 
-// Scores of the chosen, which t.scores has, or their logits, capped, where those are scored only now; then by all lanes alike the
-// norm, and each lane its own weights.
+// The weights of the chosen experts from t.scores, which holds their scores or, if only chosen experts are scored, their capped
+// logits. Every lane computes the norm; each computes its own weights.
 __device__ void weigh_chosen(const struct expertd_routing &r, const token &t) {
-    const bool alone = r.order == EXPERTD_ORDER_TOPK_SCORE && r.score != EXPERTD_SCORE_SOFTMAX;
+    const bool score_now = r.order == EXPERTD_ORDER_TOPK_SCORE && r.score != EXPERTD_SCORE_SOFTMAX;
     for (unsigned j = threadIdx.x; j < r.top_k && r.score != EXPERTD_SCORE_SPARSEMIXER; j += LANES) {
         const float x = t.scores[t.ids[j]];
-        t.weights[j] = alone ? score_of(r.score, x) : x;
+        t.weights[j] = score_now ? score_of(r.score, x) : x;
     }
     ptx::sync_warp();
     if (r.order == EXPERTD_ORDER_TOPK_SCORE && r.score == EXPERTD_SCORE_SOFTMAX) {
@@ -266,8 +272,8 @@ __device__ void select(const struct expertd_routing &r, const token &t) {
     }
 }
 
-// Somebody else has chosen: a hash router's table, by the token.
-__device__ void take_ids(const expertd_device_choose &a, const token &t) {
+// Reads choices that were made elsewhere, by a hash router's table.
+__device__ void read_ids(const expertd_device_choose &a, const token &t) {
     for (unsigned j = threadIdx.x; j < a.routing.top_k; j += LANES) {
         t.ids[j] = a.ids[(size_t)blockIdx.x * a.columns + j];
     }
@@ -276,7 +282,7 @@ __device__ void take_ids(const expertd_device_choose &a, const token &t) {
 
 __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ expertd_device_choose a) {
     const struct expertd_routing &r = a.routing;
-    const token t = lay_out(r, ptx::shared_base());
+    const token t = arrays_of(r, ptx::shared_base());
     const float *logits = a.logits + (size_t)blockIdx.x * r.num_experts;
     const bool score_first = r.score != EXPERTD_SCORE_SPARSEMIXER && r.order == EXPERTD_ORDER_SCORE_TOPK;
     for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
@@ -287,7 +293,7 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ expertd_
         score_all(r, t.scores);
     }
     if (a.chosen) {
-        take_ids(a, t);
+        read_ids(a, t);
     } else {
         select(r, t);
     }
@@ -301,14 +307,14 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ expertd_
 
 } // namespace
 
-// Grid: a warp a token. Shared memory: 12 bytes an expert, 3 KiB for 256, so that 32 blocks, as many as a multiprocessor takes,
-// share it; what needs more than 48 KiB, which is thousands of experts, must be asked for. Registers do not bound it.
+// Grid: one warp per token. Shared memory: 12 bytes per expert, 3 KiB for 256 experts, so that a multiprocessor runs its maximum of
+// 32 blocks. More than 48 KiB, for thousands of experts, must be requested. Registers are no limit.
 int cuda_choose(const struct expertd_device_choose *a, struct CUstream_st *stream) {
     if (a->tokens == 0) {
         return cudaSuccess;
     }
     const size_t bytes = shared_bytes(a->routing);
-    if (bytes > SHARED_UNASKED) {
+    if (bytes > SHARED_DEFAULT_MAX) {
         cudaError_t error = cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (error != cudaSuccess) {
             return error;

@@ -1,12 +1,12 @@
-// Callers' rows to rows in D. A thread an element; blocks of 256 take consecutive columns of one row, so that loads and stores
-// coalesce. Bound by memory.
+// Converts callers' rows, with their scales, to rows of the compute dtype. One thread per element; a block of 256 threads takes
+// consecutive columns of one row, so that loads and stores coalesce. Bound by memory.
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/launchers.h"
 
 namespace {
 
 constexpr int THREADS = 256;
-constexpr uint32_t SCALE_COLUMNS = 128; // elements to a scale
+constexpr uint32_t SCALE_COLUMNS = 128; // elements per scale
 
 __device__ __forceinline__ size_t element_bytes(enum expertd_dtype dtype) {
     return dtype == EXPERTD_DTYPE_F32 ? 4 : dtype == EXPERTD_DTYPE_F16 || dtype == EXPERTD_DTYPE_BF16 ? 2 : 1;
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(THREADS) convert_input(const __grid_constant__
     const char *from = (const char *)a.data + row * a.width * element_bytes(a.from);
     char *to = (char *)a.out + row * a.stride;
     if (a.from == a.to) {
-        move_element(from, to, a.to, column);
+        copy_element(from, to, a.to, column);
         return;
     }
     const float value = read_element(from, a.from, column);
@@ -38,7 +38,7 @@ int cuda_has_code(void) {
     return cudaFuncGetAttributes(&unused, (const void *)convert_input);
 }
 
-// Grid: 256 columns of a row a block. No shared memory, some 20 registers: eight blocks fill a multiprocessor.
+// Grid: a block for 256 columns of a row. No shared memory, some 20 registers: eight blocks fill a multiprocessor.
 int cuda_convert_input(const struct expertd_device_convert_input *a, struct CUstream_st *stream) {
     if (a->rows == 0) {
         return cudaSuccess;

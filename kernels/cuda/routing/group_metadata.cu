@@ -1,22 +1,23 @@
-// expertd_make_group_metadata on a GPU (kernels/include/expertd/kernels/group_metadata.h): which row tiles are visited for which
-// group, from sizes that lie there.
+// expertd_make_group_metadata on a GPU (kernels/include/expertd/kernels/group_metadata.h): the row tiles to visit for each group,
+// computed from group sizes in device memory.
 //
-// One block of 256 threads, each for a run of groups: it adds up its sizes, then its visits; one thread sums the runs between, 256
-// of them, which is nothing beside the launch. All counts are integers.
+// One block of 256 threads, each for a run of consecutive groups: it adds up its sizes, then its visits. Between them one thread
+// sums the 256 runs, which takes little time compared with the launch. All counts are integers.
+#include <ptx.cuh>
+
 #include "kernels/cuda/common/launchers.h"
-#include "kernels/cuda/common/ptx.cuh"
 
 namespace {
 
 constexpr int THREADS = 256;
 
 struct shared {
-    int run[THREADS + 1]; // of each thread: its sum, then the sum of those before
+    int run[THREADS + 1]; // each thread's sum, later the sum of all threads before it
 };
 
-// run[t] becomes the sum of all before t; returns the sum of all.
-__device__ int sum_runs(shared &s, int mine) {
-    s.run[threadIdx.x] = mine;
+// Replaces run[t] by the sum of all runs before t. Returns the sum of all runs.
+__device__ int sum_runs(shared &s, int own_sum) {
+    s.run[threadIdx.x] = own_sum;
     ptx::sync_block();
     if (threadIdx.x == 0) {
         int sum = 0;
@@ -32,7 +33,7 @@ __device__ int sum_runs(shared &s, int mine) {
 }
 
 struct visits {
-    int first, count; // tiles of a group
+    int first, count; // row tiles of a group
 };
 
 __device__ visits visits_of(const expertd_device_group_metadata &a, int group) {
@@ -46,8 +47,8 @@ __device__ visits visits_of(const expertd_device_group_metadata &a, int group) {
 
 __global__ void __launch_bounds__(THREADS) expertd_group_metadata(const __grid_constant__ expertd_device_group_metadata a) {
     auto &s = *(shared *)ptx::shared_base();
-    const int groups = (int)a.groups, all = (groups + THREADS - 1) / THREADS, first = (int)threadIdx.x * all;
-    const int last = first + all < groups ? first + all : groups;
+    const int groups = (int)a.groups, run_length = (groups + THREADS - 1) / THREADS, first = (int)threadIdx.x * run_length;
+    const int last = first + run_length < groups ? first + run_length : groups;
     int sum = 0;
     for (int g = first; g < last; g++) {
         sum += a.sizes[g];
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(THREADS) expertd_group_metadata(const __grid_c
     if (threadIdx.x == 0) {
         a.offsets[groups] = total;
     }
-    ptx::sync_block(); // offsets are there, and the runs are read
+    ptx::sync_block(); // the offsets are written, and the runs have been read
     const int begin = (int)a.first_group, end = begin + (int)a.local_groups;
     const int from = first > begin ? first : begin, until = last < end ? last : end;
     int count = 0;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) expertd_group_metadata(const __grid_c
 } // namespace
 
 int cuda_group_metadata(const struct expertd_device_group_metadata *a, struct CUstream_st *stream) {
-    // One block: its runs are summed by one thread, and there is next to nothing to do. 1 KiB of shared memory, 32 registers.
+    // One block: the work is small. 1 KiB of shared memory, 32 registers.
     LAUNCH(expertd_group_metadata, dim3(1), dim3(THREADS), sizeof(shared), stream, *a);
     return cudaGetLastError();
 }

@@ -22,20 +22,20 @@ constexpr unsigned WARP = 32, NAMED_BARRIERS = 16, THREADS_MAX = 1024;
 constexpr unsigned REGISTERS = 65536, REGISTERS_OF_THREAD = 248; // a multiple of 8 below 255
 
 struct queue {
-    std::vector<deferred> operations; // the groups', then those of the open one
-    std::vector<size_t> ends;         // of the groups, in operations
+    std::vector<deferred> operations; // of the committed groups, then the uncommitted ones
+    std::vector<size_t> ends;         // the index after each group's last operation
 };
 
 struct thread {
-    fiber *at = nullptr; // NULL: not begun, or ended
+    fiber *stack = nullptr; // NULL: not begun, or ended
     queue queues[QUEUE_KINDS];
-    std::vector<uint32_t> unfenced; // words of shared memory that it wrote
+    std::vector<uint32_t> unfenced; // words of shared memory that it wrote since its last fence
     uint64_t fenced = 0;            // when it last executed fence.proxy.async
     unsigned registers = 0;
 };
 
-// What a thread sleeps on: as long as *word is `value`. Apart from the rest of a thread, for the scheduler passes over all of them
-// in each round.
+// A thread sleeps while *word == value. These structs have an array of their own, which the scheduler reads in each round, without
+// the rest of each thread.
 struct sleep {
     const uint32_t *word;
     uint32_t value;
@@ -49,17 +49,17 @@ struct named_barrier {
 
 struct warp {
     uint32_t arrived = 0, generation = 0;
-    const char *what = nullptr;
-    void *slots[WARP];
+    const char *instruction = nullptr;
+    void *operands[WARP];
 };
 
 struct phase_barrier {
     unsigned count, pending;
-    int64_t bytes; // announced and not there yet; the copy may come first
+    int64_t bytes; // announced and not arrived yet; negative if a copy arrives before its announcement
     uint32_t phase;
 };
 
-// Who wrote a word of shared memory, and when; time 0: the copy engine, or a thread that has fenced it since.
+// The latest generic write to a word of shared memory. time 0: written by the copy engine, or fenced since.
 struct write {
     uint64_t time;
     unsigned thread;
@@ -67,20 +67,20 @@ struct write {
 
 struct block {
     explicit block(const launch &l)
-        : what(l), threads(l.block.x), sleeps(l.block.x), warps((l.block.x + WARP - 1) / WARP), written((l.shared_bytes + 3) / 4),
-          memory(l.shared_bytes + SHARED_ALIGN) {
+        : request(l), threads(l.block.x), sleeps(l.block.x), warps((l.block.x + WARP - 1) / WARP),
+          written((l.shared_bytes + 3) / 4), memory(l.shared_bytes + SHARED_ALIGN) {
         uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
         shared = reinterpret_cast<char *>(base);
     }
     ~block() {
         for (thread &t : threads) {
-            fiber_destroy(t.at);
+            fiber_destroy(t.stack);
         }
     }
-    // As a new one, after one that came to its end. `written` stays: what was written before now counts as fenced.
+    // Resets the state for the next block. `written` is kept: all earlier writes count as fenced.
     void begin() {
-        memset(shared, 0xff, what.shared_bytes); // NaN as float and as bf16
-        unsigned share = std::min(REGISTERS / what.block.x / 8 * 8, REGISTERS_OF_THREAD);
+        memset(shared, 0xff, request.shared_bytes); // NaN as float and as bf16
+        unsigned share = std::min(REGISTERS / request.block.x / 8 * 8, REGISTERS_OF_THREAD);
         for (thread &t : threads) {
             t.unfenced.clear();
             t.fenced = time;
@@ -93,22 +93,22 @@ struct block {
         phases.clear();
         registers_free = registers_changed = 0;
     }
-    const launch &what;
+    const launch &request;
     std::vector<thread> threads;
-    std::vector<sleep> sleeps; // of the threads
+    std::vector<sleep> sleeps; // by thread
     std::vector<warp> warps;
     named_barrier named[NAMED_BARRIERS] = {};
     std::map<const void *, phase_barrier> phases;
     std::deque<std::function<void()>> in_flight; // copies into shared memory, oldest first
-    std::vector<write> written;                  // by 4 bytes of shared memory
+    std::vector<write> written;                  // by word of shared memory
     uint64_t time = 0;                           // counts writes
-    unsigned registers_free = 0;                 // given back by setmaxnreg
+    unsigned registers_free = 0;                 // released by setmaxnreg
     uint32_t registers_changed = 0;
     std::vector<char> memory;
     char *shared;
-    unsigned left = 0;    // threads that have not ended
-    unsigned running = 0; // number of the thread that runs
-    std::string message;  // of the first fault
+    unsigned left = 0;    // number of threads that have not ended
+    unsigned running = 0; // the running thread
+    std::string message;  // the first fault; empty: none
 };
 
 block *current;
@@ -117,18 +117,18 @@ thread &self() {
     return current->threads[current->running];
 }
 
-// Where the hardware would need the block's memory longer than the block lives.
+// A thread must not end while its operations need the block's memory.
 void check_end() {
     thread &t = self();
     for (const queue &q : t.queues) {
         if (!q.operations.empty() || !q.ends.empty()) {
-            fault("thread %u ended while operations that it started were under way", current->running);
+            fault("thread %u ended while operations that it started were in flight", current->running);
         }
     }
 }
 
 void thread_main(void *) {
-    current->what.kernel();
+    current->request.kernel();
     check_end();
     current->sleeps[current->running] = ENDED;
     current->left--;
@@ -138,23 +138,23 @@ void thread_main(void *) {
 void run_thread(unsigned number) {
     thread &t = current->threads[number];
     current->sleeps[number] = AWAKE;
-    if (!t.at) {
-        t.at = fiber_create(thread_main, nullptr);
+    if (!t.stack) {
+        t.stack = fiber_create(thread_main, nullptr);
     }
     current->running = number;
     thread_index = {number, 0, 0};
-    fiber_resume(t.at);
-    if (current->sleeps[number].word == ENDED.word) { // its stack is the next thread's
-        fiber_destroy(t.at);
-        t.at = nullptr;
+    fiber_resume(t.stack);
+    if (current->sleeps[number].word == ENDED.word) { // its stack is free for another thread
+        fiber_destroy(t.stack);
+        t.stack = nullptr;
     }
 }
 
-// One turn of every thread that can go on; false: none could.
+// Runs every runnable thread once. False: no thread was runnable.
 bool run_round() {
     bool ran = false;
     const sleep *sleeps = current->sleeps.data();
-    for (unsigned i = 0, threads = current->what.block.x; i < threads; i++) {
+    for (unsigned i = 0, threads = current->request.block.x; i < threads; i++) {
         if (*sleeps[i].word != sleeps[i].value) {
             run_thread(i);
             ran = true;
@@ -190,12 +190,12 @@ void run_block() {
         }
     }
     if (b.message.empty() && !b.in_flight.empty()) {
-        b.message = "the block ended while copies into its shared memory were under way";
+        b.message = "the block ended while copies into its shared memory were in flight";
     }
 }
 
-bool check_launch(const launch &what, std::string *fault) {
-    const dimensions &g = what.grid, &b = what.block;
+bool check_launch(const launch &request, std::string *fault) {
+    const dimensions &g = request.grid, &b = request.block;
     if (b.x == 0 || b.y != 1 || b.z != 1 || b.x > THREADS_MAX || g.x == 0 || g.y == 0 || g.z == 0 || g.y > 65535 || g.z > 65535) {
         *fault = "invalid configuration: blocks of " + std::to_string(b.x) + " x " + std::to_string(b.y) + ", a grid of " +
                  std::to_string(g.x) + " x " + std::to_string(g.y);
@@ -206,20 +206,20 @@ bool check_launch(const launch &what, std::string *fault) {
 
 } // namespace
 
-bool run(const launch &what, std::string *fault) {
-    if (!check_launch(what, fault)) {
+bool run(const launch &request, std::string *fault) {
+    if (!check_launch(request, fault)) {
         return false;
     }
-    block_size = what.block;
-    grid_size = what.grid;
+    block_size = request.block;
+    grid_size = request.grid;
     if (current) {
-        abort(); // two at once
+        abort(); // nested or concurrent use
     }
-    block b(what);
+    block b(request);
     current = &b;
-    for (unsigned z = 0; z < what.grid.z; z++) {
-        for (unsigned y = 0; y < what.grid.y; y++) {
-            for (unsigned x = 0; x < what.grid.x && b.message.empty(); x++) {
+    for (unsigned z = 0; z < request.grid.z; z++) {
+        for (unsigned y = 0; y < request.grid.y; y++) {
+            for (unsigned x = 0; x < request.grid.x && b.message.empty(); x++) {
                 b.begin();
                 block_index = {x, y, z};
                 run_block();
@@ -243,7 +243,7 @@ void fault(const char *format, ...) {
         current->message = text;
     }
     for (;;) {
-        fiber_suspend(); // and never again: the kernel is over
+        fiber_suspend(); // never resumed: the kernel has ended
     }
 }
 
@@ -257,8 +257,8 @@ char *shared_memory() {
 
 uint32_t shared_address(const void *p) {
     size_t at = static_cast<size_t>(static_cast<const char *>(p) - current->shared);
-    if (at > current->what.shared_bytes) {
-        fault("thread %u takes an address outside shared memory for one inside", current->running);
+    if (at > current->request.shared_bytes) {
+        fault("thread %u uses an address outside shared memory as a shared address", current->running);
     }
     return static_cast<uint32_t>(at);
 }
@@ -267,7 +267,7 @@ char *shared_pointer(uint32_t address) {
     return current->shared + address;
 }
 
-void give_way() {
+void yield() {
     fiber_suspend();
 }
 
@@ -278,7 +278,7 @@ void wait_while(const uint32_t *word, uint32_t value) {
     }
 }
 
-void meet(unsigned id, unsigned threads) {
+void sync_threads(unsigned id, unsigned threads) {
     named_barrier &b = current->named[id];
     if (b.arrived > 0 && b.threads != threads) {
         fault("barrier %u: thread %u waits for %u threads, others for %u", id, current->running, threads, b.threads);
@@ -293,18 +293,18 @@ void meet(unsigned id, unsigned threads) {
     wait_while(&b.generation, generation);
 }
 
-void meet_warp(const char *what, void *mine, void (*all)(void *const *)) {
+void sync_lanes(const char *instruction, void *operands, void (*execute)(void *const *)) {
     unsigned number = current->running, first = number / WARP * WARP;
     unsigned lanes = std::min<unsigned>(WARP, static_cast<unsigned>(current->threads.size()) - first);
     warp &w = current->warps[number / WARP];
-    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0) {
-        fault("thread %u executes %s while others of its warp execute %s", number, what, w.what);
+    if (w.arrived > 0 && w.instruction != instruction && strcmp(w.instruction, instruction) != 0) {
+        fault("thread %u executes %s while others of its warp execute %s", number, instruction, w.instruction);
     }
-    w.what = what;
-    w.slots[number - first] = mine;
+    w.instruction = instruction;
+    w.operands[number - first] = operands;
     uint32_t generation = w.generation;
     if (++w.arrived == lanes) {
-        all(w.slots);
+        execute(w.operands);
         w.arrived = 0;
         w.generation++;
         return;
@@ -360,7 +360,7 @@ void barrier_complete(const void *barrier, unsigned bytes) {
     }
 }
 
-// ---- what takes effect later
+// ---- deferred operations
 
 void copy_later(std::function<void()> copy) {
     current->in_flight.push_back(std::move(copy));
@@ -394,14 +394,15 @@ void queue_wait(queue_kind kind, size_t groups_left) {
 void queue_arrive(queue_kind kind, const void *barrier) {
     queue &q = self().queues[kind];
     if (!q.ends.empty()) {
-        fault("thread %u: copies that an mbarrier is told of beside others in groups", current->running);
+        fault("thread %u: an mbarrier waits for the thread's copies, of which some are already committed to groups",
+              current->running);
     }
     phase_barrier &b = phase_at(barrier);
     copy_later([operations = std::move(q.operations), &b] {
         for (const deferred &operation : operations) {
             operation();
         }
-        if (b.pending == 0) { // no thread runs now that could be stopped
+        if (b.pending == 0) { // fault() would need a running thread
             current->message = "more arrivals of copies at an mbarrier than its count of " + std::to_string(b.count);
             return;
         }
@@ -421,14 +422,14 @@ void registers_set(unsigned count, bool more) {
     while (more && current->registers_free < count - t.registers) {
         wait_while(&current->registers_changed, current->registers_changed);
     }
-    current->registers_free += t.registers - count; // modulo 2^32: less where there are more
+    current->registers_free += t.registers - count; // modulo 2^32: a negative difference reduces the count
     t.registers = count;
     current->registers_changed++;
 }
 
-// ---- the two proxies
+// ---- the generic and the async proxy
 
-void mark_written(unsigned thread, uint32_t address, uint32_t bytes) {
+void mark_generic_write(unsigned thread, uint32_t address, uint32_t bytes) {
     uint64_t time = ++current->time;
     for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; word++) {
         current->written[word] = {time, thread};
@@ -436,11 +437,11 @@ void mark_written(unsigned thread, uint32_t address, uint32_t bytes) {
     }
 }
 
-void mark_unwritten(uint32_t address) {
+void mark_async_write(uint32_t address) {
     current->written[address / 4].time = 0;
 }
 
-void fence_written() {
+void fence_proxy() {
     thread &t = self();
     for (uint32_t word : t.unfenced) {
         if (current->written[word].thread == current->running) {
@@ -451,12 +452,12 @@ void fence_written() {
     t.fenced = current->time;
 }
 
-uint64_t fenced_until() {
+uint64_t fence_time() {
     return self().fenced;
 }
 
-bool is_written(uint32_t address, uint64_t until) {
-    return current->written[address / 4].time > until;
+bool is_unfenced(uint32_t address, uint64_t time) {
+    return current->written[address / 4].time > time;
 }
 
 } // namespace sim

@@ -1,5 +1,5 @@
-// The switch is 20 instructions on x86-64, ucontext elsewhere. AddressSanitizer is told of each: of swapcontext, which it knows by
-// itself, it would clear the whole stack's shadow every time.
+// Switching takes 20 instructions on x86-64 and uses ucontext elsewhere. Each switch is announced to AddressSanitizer. It would
+// intercept swapcontext by itself, but clear the whole stack's shadow every time.
 #include "kernels/cuda/sim/fiber.h"
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace sim {
 
 namespace {
 
-constexpr size_t STACK_BYTES = 256 << 10; // touched as far as a kernel needs
-constexpr size_t GUARD_BYTES = 4096;      // below it: a kernel that overruns dies at once
+constexpr size_t STACK_BYTES = 256 << 10; // address space; pages are allocated on use
+constexpr size_t GUARD_BYTES = 4096;      // at its low end, so that a stack overflow faults
 
 struct stacks {
     std::vector<char *> free;
@@ -39,7 +39,7 @@ char *take_stack() {
     void *stack =
         mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (stack == MAP_FAILED || mprotect(stack, GUARD_BYTES, PROT_NONE) != 0) {
-        abort(); // the machine has no address space left for 256 KiB
+        abort(); // no address space left for 256 KiB
     }
     return static_cast<char *>(stack);
 }
@@ -50,13 +50,13 @@ char *take_stack() {
 
 struct fiber {
     char *stack;
-    void *pointer; // of its stack, while it is suspended
+    void *pointer; // the stack pointer while it is suspended
     void (*entry)(void *);
     void *argument;
-    void *frames; // AddressSanitizer's
+    void *fake_stack; // of AddressSanitizer
 };
 
-// Saves what a callee must keep, leaves the stack pointer in *from and goes on where `to` was left.
+// Saves the callee-saved registers, stores the stack pointer in *from and continues at the stack pointer `to`.
 extern "C" void expertd_sim_switch(void **from, void *to);
 asm(R"(
 .text
@@ -83,29 +83,29 @@ expertd_sim_switch:
 )");
 
 namespace {
-void *scheduler; // its stack, while a fiber runs
+void *scheduler; // the scheduler's stack pointer while a fiber runs
 fiber *running;
 
 #if defined(__SANITIZE_ADDRESS__)
-// The scheduler's stack, as AddressSanitizer has it: learnt when a fiber is entered from it.
+// The scheduler's stack as AddressSanitizer reports it when a fiber is entered.
 const void *scheduler_bottom;
 size_t scheduler_bytes;
-void *scheduler_frames; // it keeps those that outlive a return there, where it is asked to look for their use
+void *scheduler_fake_stack; // with detect_stack_use_after_return
 
-// The frames above where it stands are no frames of the next one; those below have ended, and are clean.
+// Unpoisons the fiber's live frames, for the next fiber on this stack. Frames below the stack pointer have returned and are clean.
 void forget_frames(fiber *f) {
     __asan_unpoison_memory_region(f->pointer, static_cast<size_t>(f->stack + STACK_BYTES - static_cast<char *>(f->pointer)));
 }
 void entered() {
-    __sanitizer_finish_switch_fiber(running->frames, &scheduler_bottom, &scheduler_bytes);
+    __sanitizer_finish_switch_fiber(running->fake_stack, &scheduler_bottom, &scheduler_bytes);
 }
 void switch_in(fiber *f) {
-    __sanitizer_start_switch_fiber(&scheduler_frames, f->stack + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
+    __sanitizer_start_switch_fiber(&scheduler_fake_stack, f->stack + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
     expertd_sim_switch(&scheduler, f->pointer);
-    __sanitizer_finish_switch_fiber(scheduler_frames, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
 }
 void switch_out(fiber *f) {
-    __sanitizer_start_switch_fiber(&f->frames, scheduler_bottom, scheduler_bytes);
+    __sanitizer_start_switch_fiber(&f->fake_stack, scheduler_bottom, scheduler_bytes);
     expertd_sim_switch(&f->pointer, scheduler);
     entered();
 }
@@ -125,13 +125,13 @@ void switch_out(fiber *f) {
 void begin() {
     entered();
     running->entry(running->argument);
-    abort(); // an entry ends by suspending itself
+    abort(); // an entry must end by suspending itself
 }
 } // namespace
 
 fiber *fiber_create(void (*entry)(void *), void *argument) {
     char *stack = take_stack();
-    // As if `begin` had been called: its return address is aligned as after a call, six registers lie below.
+    // As if `begin` had been called: the return address, aligned as after a call, with six saved registers below it.
     uintptr_t *top = reinterpret_cast<uintptr_t *>(stack + STACK_BYTES) - 2;
     *top = reinterpret_cast<uintptr_t>(begin);
     for (int i = 1; i <= 6; i++) {

@@ -1,18 +1,18 @@
-// A stack of its own for each CUDA thread of a simulated block, and the switch between it and the scheduler. One host thread at a
-// time has fibers, and none leaves it. Knows nothing of CUDA.
+// Fibers: a stack for each CUDA thread of a simulated block, and switching between it and the scheduler. Only one host thread at a
+// time uses fibers, and a fiber stays on its host thread.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_FIBER_H
 #define EXPERTD_KERNELS_CUDA_SIM_FIBER_H
 
 namespace sim {
 
-struct fiber; // suspended, or the one that runs
+struct fiber; // suspended or running
 
-// A fiber that will call entry(argument) when it is first resumed. Stacks come from a pool.
+// Creates a fiber that calls entry(argument) when it is first resumed. Stacks come from a pool.
 fiber *fiber_create(void (*entry)(void *argument), void *argument);
-void fiber_destroy(fiber *f); // wherever it stands: what lies on its stack is forgotten. NULL is legal
+void fiber_destroy(fiber *f); // legal at any point of its execution; no destructors run. NULL is legal
 
-void fiber_resume(fiber *f); // the scheduler: returns when the fiber suspends itself
-void fiber_suspend();        // the fiber that runs; one whose entry has ended must never be resumed
+void fiber_resume(fiber *f); // called by the scheduler; returns when the fiber suspends itself
+void fiber_suspend();        // called by the running fiber, also when its entry ends; then it must not be resumed
 
 } // namespace sim
 

@@ -27,7 +27,7 @@ const tensor_core &core_of(enum expertd_dtype dtype) {
     return dtype == EXPERTD_DTYPE_F16 ? TENSOR_CORE_SM90_F16 : TENSOR_CORE_SM90_BF16;
 }
 
-// A step for one row: sums[c] and x[k] * y[k][c] of all k, y [K][8].
+// One step for one row: sums[c] += x[k] * y[k][c] over all k; y [K][8].
 void step_portable(const tensor_core &core, const float *x, const float *y, float *sums) {
     for (unsigned c = 0; c < 8; c++) {
         float column[K];
@@ -49,7 +49,7 @@ void multiply_portable(const tensor_core &core, const float *x, const float *y, 
 // tensor_core_add for eight columns at once.
 #define AVX2 __attribute__((target("avx2,fma")))
 
-constexpr int NO_NUMBER = 128; // its exponent, and that of Inf
+constexpr int NOT_FINITE = 128; // the exponent of NaN and Inf
 
 AVX2 __m256i exponents_of(__m256 values, int least) {
     const __m256i bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fffffff));
@@ -68,10 +68,10 @@ AVX2 __m256d cut(__m256d values) {
 
 struct columns {
     __m256d values[K][2];
-    __m256i exponents[K], largest; // of each column
+    __m256i exponents[K], largest; // largest: over all k, for each column
 };
 
-// Four of the eight columns, all exponents given; the sums in double, where they are exact.
+// Adds to four of the eight columns, given the exponents. The sums are exact in double.
 AVX2 __m256d add_four(const tensor_core &core, const float *x, const columns &y, unsigned half, __m128 sums, __m128i largest) {
     const __m128i down = _mm_sub_epi32(largest, _mm_set1_epi32(core.fraction_bits));
     const __m256d scale = powers_of(_mm_sub_epi32(_mm_setzero_si128(), down));
@@ -80,7 +80,7 @@ AVX2 __m256d add_four(const tensor_core &core, const float *x, const columns &y,
         const __m256d product = _mm256_mul_pd(_mm256_set1_pd(x[k]), y.values[k][half]);
         total = _mm256_add_pd(total, cut(_mm256_mul_pd(product, scale)));
     }
-    return _mm256_mul_pd(_mm256_add_pd(total, _mm256_setzero_pd()), powers_of(down)); // no -0
+    return _mm256_mul_pd(_mm256_add_pd(total, _mm256_setzero_pd()), powers_of(down)); // + 0 turns -0 into +0
 }
 
 AVX2 bool step_fast(const tensor_core &core, const float *x, const columns &y, float *sums) {
@@ -92,7 +92,7 @@ AVX2 bool step_fast(const tensor_core &core, const float *x, const columns &y, f
         largest = _mm256_max_epi32(largest, _mm256_add_epi32(_mm256_set1_epi32(exponent), y.exponents[k]));
         widest = _mm256_max_epi32(widest, _mm256_set1_epi32(exponent));
     }
-    if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(widest, _mm256_set1_epi32(NO_NUMBER - 1))) != 0) {
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(widest, _mm256_set1_epi32(NOT_FINITE - 1))) != 0) {
         return false;
     }
     largest = _mm256_max_epi32(largest, _mm256_set1_epi32(TENSOR_CORE_LEAST));
@@ -131,7 +131,7 @@ const auto multiply = HAS_FMA ? multiply_fast : multiply_portable;
 constexpr auto multiply = multiply_portable;
 #endif
 
-// Where a descriptor's rows lie: K-major, the 128-byte swizzle, blocks of eight rows `stride` bytes apart.
+// An operand in shared memory, from its descriptor: K-major, 128-byte swizzle, blocks of eight rows `stride` bytes apart.
 struct operand {
     uint32_t start, stride;
 };
@@ -145,19 +145,19 @@ operand operand_of(uint64_t descriptor) {
 
 struct operation {
     float *acc;
-    uint64_t until; // what of the ordinary stores it may see
+    uint64_t fenced; // fence_time at the start
     operand b;
     enum expertd_dtype dtype;
-    uint16_t n, thread; // of the warpgroup
+    uint16_t n, thread; // thread: number in the warpgroup
     bool keep;
 };
 
-// Eight values lie together whatever the swizzle.
+// Reads a row of K values. The swizzle keeps groups of eight values contiguous.
 void read_row(const operation &m, const operand &o, unsigned row, float *out, unsigned out_stride) {
     for (unsigned k = 0; k < K; k += 8) {
         const uint32_t address = swizzled_128(o.start + row / 8 * o.stride + row % 8 * 128 + k * 2);
-        if (is_written(address, m.until)) {
-            fault("thread %u: wgmma reads what was written without fence.proxy.async", thread_number());
+        if (is_unfenced(address, m.fenced)) {
+            fault("thread %u: wgmma reads shared memory that was written without fence.proxy.async", thread_number());
         }
         uint16_t values[8];
         memcpy(values, shared_pointer(address), sizeof values);
@@ -167,7 +167,7 @@ void read_row(const operation &m, const operand &o, unsigned row, float *out, un
     }
 }
 
-// The thread's own elements: rows row and row + 8, which are x, of each eight columns two; four times eight columns at once.
+// Computes the thread's elements: two rows, given as x, and two of each eight columns; 32 columns per iteration.
 void run_rows(const operation &m, const float (&x)[2][K]) {
     const unsigned column = m.thread % 4u * 2;
     float y[K][8] = {}, sums[2][8] = {};
@@ -197,9 +197,9 @@ void run_wgmma(const operation &m, const operand &a) {
 }
 
 operation operation_of(enum expertd_dtype dtype, unsigned n, float *acc, uint64_t b, int keep) {
-    return {acc,      fenced_until(),           operand_of(b),
-            dtype,    static_cast<uint16_t>(n), static_cast<uint16_t>(thread_number() % WARPGROUP),
-            keep != 0};
+    return {
+        acc,      fence_time(), operand_of(b), dtype, static_cast<uint16_t>(n), static_cast<uint16_t>(thread_number() % WARPGROUP),
+        keep != 0};
 }
 
 } // namespace
@@ -214,7 +214,7 @@ void wgmma(enum expertd_dtype dtype, unsigned n, float *acc, uint64_t a, uint64_
 
 namespace {
 
-// Rows row and row + 8 of the first operand, k in pairs; lane l has pairs l % 4 and l % 4 + 4.
+// Rows row and row + 8 of the first operand, as pairs of k. Lane l holds pairs l % 4 and l % 4 + 4.
 struct two_rows {
     uint32_t pairs[2][K / 2];
 };
@@ -224,7 +224,7 @@ struct registers {
     two_rows *out;
 };
 
-void exchange(void *const *lanes) {
+void collect_rows(void *const *lanes) {
     for (unsigned lane = 0; lane < 32; lane++) {
         two_rows *out = static_cast<const registers *>(lanes[lane])->out;
         for (unsigned i = 0; i < 16; i++) {
@@ -253,8 +253,8 @@ void run_registers(const operation &m, const uint32_t *a, const two_rows &rows) 
 
 void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int keep) {
     two_rows rows;
-    registers mine = {a, &rows};
-    meet_warp("wgmma", &mine, exchange);
+    registers operands = {a, &rows};
+    sync_lanes("wgmma", &operands, collect_rows);
     const operation m = operation_of(EXPERTD_DTYPE_BF16, n, acc, b, keep);
     queue_add(QUEUE_MULTIPLY, [m, a, rows] { run_registers(m, a, rows); });
 }
@@ -280,7 +280,7 @@ void multiply_warp(void *const *lanes) {
     for (unsigned lane = 0; lane < 32; lane++) {
         const fragments *f = static_cast<const fragments *>(lanes[lane]);
         unsigned group = lane / 4, pair = lane % 4 * 2;
-        for (unsigned i = 0; i < 4; i++) { // rows group, group + 8; then the same of the upper eight k
+        for (unsigned i = 0; i < 4; i++) { // rows group and group + 8 at the lower, then the upper eight k
             unsigned row = group + i % 2 * 8, k = pair + i / 2 * 8;
             put_pair(f->dtype, f->a[i], &x[row][k], &x[row][k + 1]);
             sums[group + i / 2 * 8][pair + i % 2] = f->acc[i];
@@ -301,8 +301,8 @@ void multiply_warp(void *const *lanes) {
 } // namespace
 
 void mma_m16n8k16(enum expertd_dtype dtype, float *acc, const uint32_t *a, const uint32_t *b) {
-    fragments mine = {dtype, acc, a, b};
-    meet_warp("mma.sync", &mine, multiply_warp);
+    fragments operands = {dtype, acc, a, b};
+    sync_lanes("mma.sync", &operands, multiply_warp);
 }
 
 } // namespace sim

@@ -1,6 +1,5 @@
-// The multipliers: wgmma on operands in shared memory, mma.sync on a warp's fragments.
-//
-// Arithmetic "sm_90" (kernels/cpu/common/tensor_core.h), as an H200 gave it for either instruction.
+// The tensor cores: wgmma on operands in shared memory, mma.sync on a warp's fragments. Both have the arithmetic "sm_90"
+// (kernels/cpu/common/tensor_core.h), which was measured on an H200.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 #define EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 
@@ -10,7 +9,7 @@
 
 namespace sim {
 
-// The CPU's own fma where it has one (AVX2 comes with it), by the C library's else, which costs a call: equal bits.
+// Uses the CPU's fma instruction if it has one, otherwise the C library's function. Equal bits.
 #if defined(__x86_64__)
 extern const bool HAS_FMA;
 inline float fma(float a, float b, float c) {
@@ -26,16 +25,16 @@ inline float fma(float a, float b, float c) {
 }
 #endif
 
-// m64nNk16, both operands K-major, bf16 or f16, in shared memory with the 128-byte swizzle, by their descriptors. acc: the thread's
-// N / 2 sums; !keep: they are taken as +0. Reads its operands and writes acc when it is waited for; a fault where ordinary stores
-// wrote an operand that were not fenced when it was started.
+// m64nNk16 on bf16 or f16, both operands K-major in shared memory with the 128-byte swizzle, given by their descriptors. acc: the
+// thread's N / 2 sums, which count as +0 if !keep. Reads the operands and writes acc when it is waited for. A fault if an operand
+// was written through the generic proxy and not fenced when the instruction was started.
 void wgmma(enum expertd_dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep);
 
-// The same on bf16 with the first operand in registers, 16 of its 64 rows in each warp, as mma.sync's fragments are laid out. It
-// has what they hold when it is started; a fault where they hold something else when it is waited for.
+// The same on bf16 with the first operand in registers: each warp holds 16 of the 64 rows in the layout of mma.sync's fragments.
+// Uses the values at the start. A fault if the registers have changed when the instruction is waited for.
 void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int keep);
 
-// m16n8k16: a warp's fragments as the PTX manual lays them out over its lanes.
+// m16n8k16 with the fragment layout of the PTX manual.
 void mma_m16n8k16(enum expertd_dtype dtype, float *acc, const uint32_t *a, const uint32_t *b);
 
 } // namespace sim

@@ -20,7 +20,7 @@ float widen(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Of each code, worked out once.
+// The value of each code.
 struct values {
     float of[256];
     values() {
@@ -30,7 +30,7 @@ struct values {
     }
 };
 
-// Where a descriptor's rows lie: blocks of eight rows of 128 bytes, `stride` bytes apart.
+// An operand in shared memory, from its descriptor: blocks of eight rows of 128 bytes, `stride` bytes apart.
 struct operand {
     uint32_t start, stride;
 };
@@ -51,19 +51,19 @@ void read_row(const operand &o, unsigned row, float *out) {
 }
 
 struct operation {
-    unsigned n, thread; // of the warpgroup
+    unsigned n, thread; // thread: number in the warpgroup
     float *acc;
     operand a, b;
     bool keep;
 };
 
-// The thread's own elements: rows row and row + 8, of each eight columns two.
+// Computes the thread's elements: rows row and row + 8, and two of each eight columns.
 void run(const operation &m) {
     const unsigned lane = m.thread % 32, row = m.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
     float x[2][K], y[K];
     read_row(m.a, row, x[0]);
     read_row(m.a, row + 8, x[1]);
-    for (unsigned first = 0; first < m.n; first += 8) { // each eight columns are four sums: two of each row
+    for (unsigned first = 0; first < m.n; first += 8) { // eight columns give four sums: two in each row
         for (unsigned c = 0; c < 2; c++) {
             read_row(m.b, first + column + c, y);
             for (unsigned r = 0; r < 2; r++) {

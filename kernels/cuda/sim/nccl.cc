@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/sim/machine.h"
 #include "kernels/cuda/sim/stream.h"
 
 namespace {
@@ -20,58 +21,58 @@ struct transfer {
     char *memory;
     size_t bytes;
     int from, to;
-    uint64_t turn; // of all between the two
-    bool incoming, landed;
+    uint64_t number; // counts the transfers between two ranks in one direction
+    bool incoming, completed;
 };
 
-// Up to its `until`-th operation.
-struct stretch {
+// The operations of a stream up to number `until`.
+struct stream_position {
     cudaStream_t stream;
     uint64_t until;
 };
 
-// Both sides of a communicator. Everything here is guarded by sim::driving().
+// What the ranks of a communicator share. Guarded by sim::driving(), like everything here.
 struct clique {
     int ranks;
     std::set<int> joined;
     ncclResult_t error = ncclSuccess;
-    std::map<std::tuple<int, int, uint64_t, bool>, std::pair<transfer *, group *>> posted; // by from, to, turn, incoming
-    std::vector<stretch> unfinished;                                                       // of those ranks that were aborted
+    std::map<std::tuple<int, int, uint64_t, bool>, std::pair<transfer *, group *>> posted; // by from, to, number, incoming
+    std::vector<stream_position> unfinished;                                               // work of aborted ranks
 };
 
-enum state { JOINING, READY, ISSUING, LEAVING, LEFT };
+enum comm_phase { JOINING, READY, ISSUING, LEAVING, LEFT };
 
 } // namespace
 
 struct ncclComm {
     std::shared_ptr<clique> all;
     int rank, device;
-    state now = JOINING;
-    int answers_left = 0; // "in progress", before what is under way is done
+    comm_phase phase = JOINING;
+    int polls_left = 0; // polls that still return ncclInProgress
     ncclResult_t error = ncclSuccess;
-    size_t taken = 0;                               // of the device's memory
-    std::map<std::pair<int, bool>, uint64_t> turns; // transfers so far, by peer and direction
+    size_t memory = 0;                                  // allocated on the device
+    std::map<std::pair<int, bool>, uint64_t> transfers; // number so far, by peer and direction
     std::vector<std::shared_ptr<group>> issuing, groups;
 };
 
 namespace {
 
-using moment = std::chrono::steady_clock::time_point;
+using time_point = std::chrono::steady_clock::time_point;
 
-// What one communicator sends and receives in one group, in one stream.
+// The transfers of one communicator in one group and one stream.
 struct group {
-    ncclComm *comm; // null once that is gone: what is left is done
+    ncclComm *comm; // null after it was destroyed: then the group is done
     cudaStream_t stream;
-    uint64_t place = 0; // in its stream
+    uint64_t position = 0; // in its stream
     std::vector<transfer> transfers;
     bool arrived = false, finished = false, stuck = false, late = false;
-    moment arrived_at;
+    time_point arrived_at;
 };
 
-constexpr int ANSWERS = 2;
+constexpr int POLLS = 2; // that return ncclInProgress before an operation is done
 
-// Never destroyed: an abort may go on while the process exits.
-std::set<ncclComm *> &communicators() { // that are there
+// The existing communicators. Never destroyed, since an abort may still run while the process exits.
+std::set<ncclComm *> &communicators() {
     static std::set<ncclComm *> &all = *new std::set<ncclComm *>;
     return all;
 }
@@ -82,13 +83,13 @@ std::map<std::string, std::weak_ptr<clique>> &cliques() {
 }
 
 // A thread's open group.
-struct opened {
+struct open_state {
     int depth = 0;
     ncclResult_t failed = ncclSuccess;
     std::vector<ncclComm *> joining, leaving;
     std::vector<std::shared_ptr<group>> groups;
 };
-thread_local opened open_group;
+thread_local open_state open_group;
 thread_local std::string last_text;
 
 ncclResult_t fail(ncclResult_t result, const std::string &text) {
@@ -105,34 +106,34 @@ ncclResult_t plant(const char *call) {
 
 ncclResult_t check(ncclComm_t comm) {
     if (communicators().count(comm) == 0) {
-        return fail(ncclInvalidArgument, "a communicator that is not there, or is no more");
+        return fail(ncclInvalidArgument, "the communicator does not exist");
     }
     return ncclSuccess;
 }
 
 // ---- groups in their streams
 
-void land(clique &all, group &g) {
+void complete(clique &all, group &g) {
     for (transfer &t : g.transfers) {
-        transfer &other = *all.posted.at({t.from, t.to, t.turn, !t.incoming}).first;
-        if (!t.landed) {
+        transfer &other = *all.posted.at({t.from, t.to, t.number, !t.incoming}).first;
+        if (!t.completed) {
             memcpy(t.incoming ? t.memory : other.memory, t.incoming ? other.memory : t.memory, t.bytes);
-            t.landed = other.landed = true;
+            t.completed = other.completed = true;
         }
     }
     g.finished = true;
 }
 
-// Is the other side of every transfer in a group that its stream has reached? Drives those streams that have not.
-bool all_there(const clique &all, const group &g) {
+// Has every transfer's peer been posted, in a group that its stream has reached? Drives the streams that have not reached theirs.
+bool all_peers_ready(const clique &all, const group &g) {
     for (const transfer &t : g.transfers) {
-        auto found = all.posted.find({t.from, t.to, t.turn, !t.incoming});
+        auto found = all.posted.find({t.from, t.to, t.number, !t.incoming});
         if (found == all.posted.end()) {
             return false;
         }
         group *other = found->second.second;
         if (!other->arrived) {
-            (void)other->stream->drive(other->stream->taken);
+            (void)other->stream->drive(other->stream->put_count);
         }
         if (!other->arrived || other->stuck || other->late) {
             return false;
@@ -141,22 +142,22 @@ bool all_there(const clique &all, const group &g) {
     return true;
 }
 
-// The fault where two sides do not fit, "" where they do.
-std::string misfit(const clique &all, const group &g) {
+// A message if the two sides of a transfer do not match, otherwise "".
+std::string mismatch(const clique &all, const group &g) {
     for (const transfer &t : g.transfers) {
-        auto found = all.posted.find({t.from, t.to, t.turn, !t.incoming});
-        bool there = found != all.posted.end();
-        if (there && found->second.first->bytes != t.bytes) {
+        auto found = all.posted.find({t.from, t.to, t.number, !t.incoming});
+        bool posted = found != all.posted.end();
+        if (posted && found->second.first->bytes != t.bytes) {
             const transfer &other = *found->second.first;
             char text[160];
             snprintf(text, sizeof text, "rank %d sends %zu bytes to rank %d, which expects %zu", t.from,
                      t.incoming ? other.bytes : t.bytes, t.to, t.incoming ? t.bytes : other.bytes);
             return text;
         }
-        bool freed = !sim::lies_on_device(t.memory, t.bytes, g.stream->device);
+        bool freed = !sim::is_allocated_on(t.memory, t.bytes, g.stream->device);
         freed =
-            freed || (there && !sim::lies_on_device(found->second.first->memory, t.bytes, found->second.second->stream->device));
-        if (freed && !t.landed) {
+            freed || (posted && !sim::is_allocated_on(found->second.first->memory, t.bytes, found->second.second->stream->device));
+        if (freed && !t.completed) {
             return "the memory of a transfer was freed before it took place";
         }
     }
@@ -185,67 +186,67 @@ sim::outcome try_group(group &g) {
         return sim::DONE;
     }
     clique &all = *g.comm->all;
-    bool there = all_there(all, g);
+    bool ready = all_peers_ready(all, g);
     if (g.finished) {
-        return sim::DONE; // by the stream that was driven
+        return sim::DONE; // completed by the peer's stream
     }
-    std::string fault = misfit(all, g);
+    std::string fault = mismatch(all, g);
     if (!fault.empty()) {
         return {sim::break_device(g.stream->device, fault), false};
     }
-    if (g.stuck || g.late || !there) {
+    if (g.stuck || g.late || !ready) {
         return sim::BLOCKED;
     }
-    land(all, g);
+    complete(all, g);
     return sim::DONE;
 }
 
-// The group gets its place in its stream.
+// Gives the posted groups their positions in their streams.
 void issue(ncclComm &comm) {
     for (std::shared_ptr<group> &g : comm.issuing) {
         g->stream->unsettled--;
         (void)g->stream->put([g] { return try_group(*g); });
-        g->place = g->stream->taken;
+        g->position = g->stream->put_count;
         comm.groups.push_back(g);
     }
     comm.issuing.clear();
 }
 
-void take_memory(ncclComm &comm) {
-    if (!sim::nccl_takes(comm.device, &comm.taken)) {
+void allocate_memory(ncclComm &comm) {
+    if (!sim::nccl_allocate(comm.device, &comm.memory)) {
         comm.error = ncclUnhandledCudaError;
     }
 }
 
 void post(const std::shared_ptr<group> &g) {
     ncclComm &comm = *g->comm;
-    if (comm.turns.empty()) {
-        take_memory(comm);
+    if (comm.transfers.empty()) {
+        allocate_memory(comm);
     }
     for (transfer &t : g->transfers) {
         int peer = t.incoming ? t.from : t.to;
-        t.turn = comm.turns[{peer, t.incoming}]++;
-        comm.all->posted[{t.from, t.to, t.turn, t.incoming}] = {&t, g.get()};
+        t.number = comm.transfers[{peer, t.incoming}]++;
+        comm.all->posted[{t.from, t.to, t.number, t.incoming}] = {&t, g.get()};
     }
     g->stream->unsettled++;
     comm.issuing.push_back(g);
-    comm.now = ISSUING;
-    comm.answers_left = ANSWERS;
+    comm.phase = ISSUING;
+    comm.polls_left = POLLS;
 }
 
-// What is no more in any stream is forgotten.
-void forget_finished(ncclComm &comm) {
+// Removes groups whose transfers have completed on both sides.
+void remove_finished(ncclComm &comm) {
     std::vector<std::shared_ptr<group>> left;
     for (std::shared_ptr<group> &g : comm.groups) {
-        bool landed = g->finished;
+        bool completed = g->finished;
         for (const transfer &t : g->transfers) {
-            auto other = comm.all->posted.find({t.from, t.to, t.turn, !t.incoming});
-            landed = landed && (other == comm.all->posted.end() || other->second.second->finished);
+            auto other = comm.all->posted.find({t.from, t.to, t.number, !t.incoming});
+            completed = completed && (other == comm.all->posted.end() || other->second.second->finished);
         }
-        for (const transfer &t : landed ? g->transfers : std::vector<transfer>{}) {
-            comm.all->posted.erase({t.from, t.to, t.turn, t.incoming});
+        for (const transfer &t : completed ? g->transfers : std::vector<transfer>{}) {
+            comm.all->posted.erase({t.from, t.to, t.number, t.incoming});
         }
-        if (!landed) {
+        if (!completed) {
             left.push_back(g);
         }
     }
@@ -256,9 +257,9 @@ void end(ncclComm *comm) {
     for (std::vector<std::shared_ptr<group>> *list : {&comm->issuing, &comm->groups}) {
         for (std::shared_ptr<group> &g : *list) {
             for (const transfer &t : g->transfers) {
-                comm->all->posted.erase({t.from, t.to, t.turn, t.incoming});
-                if (t.incoming && !t.landed && sim::lies_on_device(t.memory, t.bytes, comm->device)) {
-                    memset(t.memory, 0xff, t.bytes); // nobody knows what an abort leaves there
+                comm->all->posted.erase({t.from, t.to, t.number, t.incoming});
+                if (t.incoming && !t.completed && sim::is_allocated_on(t.memory, t.bytes, comm->device)) {
+                    memset(t.memory, 0xff, t.bytes); // undefined after an abort
                 }
             }
             g->stream->unsettled -= list == &comm->issuing;
@@ -266,7 +267,7 @@ void end(ncclComm *comm) {
         }
     }
     communicators().erase(comm);
-    sim::nccl_gives_back(comm->device, comm->taken);
+    sim::nccl_free(comm->device, comm->memory);
     delete comm;
     for (auto at = cliques().begin(); at != cliques().end();) {
         at = at->second.expired() ? cliques().erase(at) : std::next(at);
@@ -274,7 +275,7 @@ void end(ncclComm *comm) {
 }
 
 ncclResult_t close_group() {
-    opened closed = open_group;
+    open_state closed = open_group;
     open_group = {};
     ncclResult_t planted = plant("ncclGroupEnd");
     if (planted != ncclSuccess || closed.failed != ncclSuccess) {
@@ -344,10 +345,10 @@ ncclResult_t ncclGroupEnd(void) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
     lock held(sim::driving());
     *comm = nullptr;
-    int device = sim::chosen();
+    int device = sim::current_device();
     if (config->blocking != 0 || rank < 0 || rank >= ranks) {
-        return fail(ncclInvalidArgument, config->blocking ? "a blocking communicator, whose calls would hang with a peer"
-                                                          : "a rank that is none of the communicator's");
+        return fail(ncclInvalidArgument, config->blocking ? "a blocking communicator: its calls would hang with a missing peer"
+                                                          : "the rank is not below the number of ranks");
     }
     ncclResult_t planted = plant("ncclCommInitRankConfig");
     if (planted != ncclSuccess) {
@@ -360,7 +361,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
         cliques()[id.internal] = all;
     }
     if (all->ranks != ranks || all->joined.count(rank) > 0) {
-        return fail(ncclInvalidUsage, "a rank joins twice, or the ranks disagree on how many they are");
+        return fail(ncclInvalidUsage, "a rank joins twice, or the ranks disagree on their number");
     }
     if (sim::planted("ncclNeverJoins") == cudaSuccess) {
         all->joined.insert(rank);
@@ -368,8 +369,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     if (sim::planted("ncclJoin") != cudaSuccess) {
         all->error = ncclSystemError;
     }
-    *comm = new ncclComm{all, rank, device, JOINING, ANSWERS, ncclSuccess, 0, {}, {}, {}};
-    take_memory(**comm);
+    *comm = new ncclComm{all, rank, device, JOINING, POLLS, ncclSuccess, 0, {}, {}, {}};
+    allocate_memory(**comm);
     communicators().insert(*comm);
     if (open_group.depth > 0) {
         open_group.joining.push_back(*comm);
@@ -388,14 +389,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out) {
         last_text = comm->error != ncclSuccess ? "Cuda failure 2 'out of memory'" : "a planted error of a communicator";
         return ncclSuccess;
     }
-    bool open = comm->now == JOINING && (int)comm->all->joined.size() < comm->all->ranks;
-    if (open || (comm->now != READY && comm->now != LEFT && comm->answers_left-- > 0)) {
+    bool open = comm->phase == JOINING && (int)comm->all->joined.size() < comm->all->ranks;
+    if (open || (comm->phase != READY && comm->phase != LEFT && comm->polls_left-- > 0)) {
         *out = ncclInProgress;
         return ncclSuccess;
     }
     issue(*comm);
-    forget_finished(*comm);
-    comm->now = comm->now == LEAVING || comm->now == LEFT ? LEFT : READY;
+    remove_finished(*comm);
+    comm->phase = comm->phase == LEAVING || comm->phase == LEFT ? LEFT : READY;
     return ncclSuccess;
 }
 
@@ -405,11 +406,11 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (result != ncclSuccess || (result = plant("ncclCommFinalize")) != ncclSuccess) {
         return result;
     }
-    if (comm->now != READY) {
-        return fail(ncclInvalidUsage, "a communicator is finalised while something is in progress, or twice");
+    if (comm->phase != READY) {
+        return fail(ncclInvalidUsage, "a communicator is finalised during an operation, or twice");
     }
-    comm->now = LEAVING;
-    comm->answers_left = ANSWERS;
+    comm->phase = LEAVING;
+    comm->polls_left = POLLS;
     if (open_group.depth > 0) {
         open_group.leaving.push_back(comm);
     }
@@ -422,15 +423,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (result != ncclSuccess) {
         return result;
     }
-    if (comm->now != LEFT) {
-        return fail(ncclInvalidUsage, "a communicator is destroyed that was not finalised: it would wait for its peers");
+    if (comm->phase != LEFT) {
+        return fail(ncclInvalidUsage, "a communicator is destroyed before it is finalised: it would wait for its peers");
     }
     end(comm);
     return ncclSuccess;
 }
 
-// What the rank had under way is over. `out`: of the last rank, what has to be done before everything that belongs to all is freed.
-static ncclResult_t abort_rank(ncclComm_t comm, std::vector<stretch> *out) {
+// Ends the rank's operations. *out: for the last rank, the work that must end before the shared state is freed.
+static ncclResult_t abort_rank(ncclComm_t comm, std::vector<stream_position> *out) {
     lock held(sim::driving());
     ncclResult_t result = check(comm);
     if (result != ncclSuccess) {
@@ -439,10 +440,10 @@ static ncclResult_t abort_rank(ncclComm_t comm, std::vector<stretch> *out) {
     if (open_group.depth > 0) {
         return fail(ncclInvalidUsage, "a communicator is aborted inside a group");
     }
-    std::vector<stretch> &unfinished = comm->all->unfinished;
+    std::vector<stream_position> &unfinished = comm->all->unfinished;
     for (const std::shared_ptr<group> &g : comm->groups) {
         if (!g->finished) {
-            unfinished.push_back({g->stream, g->place});
+            unfinished.push_back({g->stream, g->position});
         }
     }
     if (comm->all.use_count() == 1) {
@@ -452,18 +453,19 @@ static ncclResult_t abort_rank(ncclComm_t comm, std::vector<stretch> *out) {
     return ncclSuccess;
 }
 
-static bool is_done(const stretch &s) {
+static bool is_done(const stream_position &s) {
     lock held(sim::driving());
     return s.stream->drive(s.until);
 }
 
-// As the real one, whose stream waits for an event of the user's: the last rank's call synchronises with those of all.
+// As in NCCL, whose internal stream waits for an event of the user's stream: the last rank's call waits for the
+// streams of all ranks.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    std::vector<stretch> unfinished;
+    std::vector<stream_position> unfinished;
     ncclResult_t result = abort_rank(comm, &unfinished);
-    for (const stretch &s : unfinished) {
+    for (const stream_position &s : unfinished) {
         while (!is_done(s)) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(SIM_NCCL_LOOK_MS));
+            std::this_thread::sleep_for(std::chrono::milliseconds(SIM_NCCL_POLL_MS));
         }
     }
     return result;
@@ -475,17 +477,17 @@ static ncclResult_t transfer_one(transfer t, int peer, ncclComm_t comm, cudaStre
     if (result != ncclSuccess || (result = plant(t.incoming ? "ncclRecv" : "ncclSend")) != ncclSuccess) {
         return result;
     }
-    if (comm->now != READY) {
-        return fail(ncclInvalidUsage, "a transfer while the communicator is in progress: ask ncclCommGetAsyncError first");
+    if (comm->phase != READY) {
+        return fail(ncclInvalidUsage, "a transfer while the communicator is in progress: call ncclCommGetAsyncError first");
     }
     if (peer < 0 || peer >= comm->all->ranks || peer == comm->rank || t.bytes == 0) {
-        return fail(ncclInvalidArgument, t.bytes == 0 ? "a transfer of no bytes: both sides leave those out" : "no such peer");
+        return fail(ncclInvalidArgument, t.bytes == 0 ? "a transfer of no bytes: both sides must omit it" : "no such peer");
     }
     if (stream->device != comm->device) {
         return fail(ncclInvalidArgument, "a stream of another device than the communicator's");
     }
-    if (!sim::lies_on_device(t.memory, t.bytes, comm->device)) {
-        return fail(ncclInvalidArgument, "memory that is not the communicator's device's");
+    if (!sim::is_allocated_on(t.memory, t.bytes, comm->device)) {
+        return fail(ncclInvalidArgument, "memory that is not on the communicator's device");
     }
     bool alone = open_group.depth == 0;
     open_group.depth += alone;

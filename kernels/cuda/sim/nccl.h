@@ -1,13 +1,14 @@
-// The part of NCCL that shard/nccl.cc uses, between the simulated GPUs of this process, with the names of the real <nccl.h>. C and
-// C++.
+// <nccl.h> for the simulated GPU: the part of NCCL that shard/nccl.cc uses, between the simulated GPUs of this process. C and C++.
 //
-// As lazy and as strict as the rest of the simulation. A join ends when every rank has joined and has asked twice; a group gets its
-// place in its streams when it is asked about for the third time, and work put there before that is a fault. A transfer moves its
-// bytes when the streams of both sides have reached their groups, and not before everything in both groups has its other side. The
-// last rank's abort waits for what stands before the groups of all in their streams, as long as that takes. Told with a message
-// instead of a hang or a wrong answer: counts that differ, memory of another device or of nobody, another device's stream, no
-// bytes, a communicator that is gone, a blocking one, a stream that is waited for while it stands still for ever. It cannot see:
-// transports, topology, speed, what an abort leaves half written, ranks in other processes.
+// It is as lazy and as strict as the rest of the simulation:
+// - A join ends when every rank has joined and has polled ncclCommGetAsyncError twice.
+// - A group gets its position in its streams at the third poll. Work that is put into such a stream before is a fault.
+// - A transfer moves its bytes when the streams of both ranks have reached their groups and all transfers in both have their peers.
+// - The last rank's abort waits for the work that precedes the groups of all ranks in their streams, for as long as that takes.
+// It reports with a message, instead of a hang or a wrong result: counts that differ, memory that is freed or of another device,
+// another device's stream, transfers of no bytes, a communicator that does not exist, a blocking communicator, waiting for a stream
+// that is blocked for ever. Not simulated: transports, topology, speed, partly written memory after an abort, ranks in other
+// processes.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_NCCL_H
 #define EXPERTD_KERNELS_CUDA_SIM_NCCL_H
 
@@ -54,12 +55,16 @@ ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
 
-// sim_fail takes each of these names too, and: "ncclLibrary" (it is not there), "ncclNeverJoins" (the join that is lost),
-// "ncclJoin" (an error once all have joined), "ncclTransfer" (an error when a group is reached), "ncclStuck" (a group whose rank
-// never answers), "ncclLate" (one that does after SIM_NCCL_LATE_MS).
-enum { SIM_NCCL_LATE_MS = 60, SIM_NCCL_LOOK_MS = 2 };
-int sim_nccl_is_there(void);
-size_t sim_nccl_communicators(void); // that were not destroyed
+// sim_fail (test_control.h) accepts the names of these functions, and
+//   "ncclLibrary"     the library is missing
+//   "ncclNeverJoins"  a rank's join is lost
+//   "ncclJoin"        an error after all ranks have joined
+//   "ncclTransfer"    an error when a stream reaches a group
+//   "ncclStuck"       a group whose rank never answers
+//   "ncclLate"        a group whose rank answers after SIM_NCCL_LATE_MS
+enum { SIM_NCCL_LATE_MS = 60, SIM_NCCL_POLL_MS = 2 };
+int sim_nccl_is_there(void);         // false: "ncclLibrary" is planted
+size_t sim_nccl_communicators(void); // number of communicators that were not destroyed
 
 #ifdef __cplusplus
 } // extern "C"

@@ -3,18 +3,17 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/sim/block.h"
 
 namespace sim {
 
 namespace {
 
-constexpr uint32_t TILE_ALIGN = 1024; // of a tile in shared memory: the swizzle's period
+constexpr uint32_t TILE_ALIGN = 1024; // the period of the swizzle in shared memory
 
 using coordinates = std::array<int, MAP_RANK_MAX>;
 
-// The element's place in the tensor, or NULL outside.
+// The address of an element of the box in the tensor, or NULL if it is outside.
 char *element_at(const tensor_map &map, const coordinates &first, const coordinates &offset) {
     char *at = map.data;
     for (int d = 0; d < map.rank; d++) {
@@ -37,7 +36,7 @@ bool step(const tensor_map &map, coordinates &offset) {
     return false;
 }
 
-// Calls each(element in the tensor or NULL, its address in shared memory); returns the box's bytes.
+// Calls each(element in the tensor or NULL, its address in shared memory). Returns the bytes of the box.
 template <class Each> uint32_t walk(const tensor_map &map, uint32_t shared, const coordinates &first, Each each) {
     coordinates offset = {};
     uint32_t done = 0;
@@ -73,7 +72,7 @@ void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, cons
             } else {
                 memset(shared_pointer(address), 0, map.element_bytes);
             }
-            mark_unwritten(address);
+            mark_async_write(address);
         });
         barrier_complete(barrier, bytes);
     });
@@ -86,7 +85,7 @@ void bytes_load(uint32_t shared, const void *from, uint32_t bytes, const void *b
     copy_later([=] {
         memcpy(shared_pointer(shared), from, bytes);
         for (uint32_t at = 0; at < bytes; at += 4) {
-            mark_unwritten(shared + at);
+            mark_async_write(shared + at);
         }
         barrier_complete(barrier, bytes);
     });
@@ -94,10 +93,10 @@ void bytes_load(uint32_t shared, const void *from, uint32_t bytes, const void *b
 
 void tile_store(const tensor_map *map, uint32_t shared, const int *at) {
     check_tile(shared);
-    queue_add(QUEUE_STORE, [map, shared, first = coordinates_of(*map, at), until = fenced_until()] {
-        walk(*map, shared, first, [map, until](char *element, uint32_t address) {
-            if (is_written(address, until)) {
-                fault("thread %u: the copy engine reads what was written without fence.proxy.async", thread_number());
+    queue_add(QUEUE_STORE, [map, shared, first = coordinates_of(*map, at), fenced = fence_time()] {
+        walk(*map, shared, first, [map, fenced](char *element, uint32_t address) {
+            if (is_unfenced(address, fenced)) {
+                fault("thread %u: the copy engine reads shared memory that was written without fence.proxy.async", thread_number());
             }
             if (element) {
                 memcpy(element, shared_pointer(address), map->element_bytes);
@@ -107,37 +106,3 @@ void tile_store(const tensor_map *map, uint32_t shared, const int *at) {
 }
 
 } // namespace sim
-
-bool tensor_map_bf16(CUtensorMap *out, const void *data, int rank, const uint64_t sizes[3], uint32_t box_rows) {
-    bool takes = (rank == 2 || rank == 3) && reinterpret_cast<uintptr_t>(data) % 16 == 0 && sizes[0] % 8 == 0 && box_rows <= 256;
-    *out = {};
-    out->rank = rank;
-    out->element_bytes = 2;
-    out->data = static_cast<char *>(const_cast<void *>(data));
-    int64_t stride = 2;
-    for (int d = 0; d < rank; d++) {
-        out->sizes[d] = static_cast<int64_t>(sizes[d]);
-        out->strides[d] = stride;
-        out->box[d] = d == 0 ? 64 : d == 1 ? static_cast<int>(box_rows) : 1;
-        stride *= out->sizes[d];
-        takes = takes && sizes[d] > 0;
-    }
-    return takes;
-}
-
-bool tensor_map_bytes(CUtensorMap *out, const void *data, int rank, const uint64_t sizes[3], uint32_t box_rows) {
-    bool takes = (rank == 2 || rank == 3) && reinterpret_cast<uintptr_t>(data) % 16 == 0 && sizes[0] % 16 == 0 && box_rows <= 256;
-    *out = {};
-    out->rank = rank;
-    out->element_bytes = 1;
-    out->data = static_cast<char *>(const_cast<void *>(data));
-    int64_t stride = 1;
-    for (int d = 0; d < rank; d++) {
-        out->sizes[d] = static_cast<int64_t>(sizes[d]);
-        out->strides[d] = stride;
-        out->box[d] = d == 0 ? 128 : d == 1 ? static_cast<int>(box_rows) : 1;
-        stride *= out->sizes[d];
-        takes = takes && sizes[d] > 0;
-    }
-    return takes;
-}

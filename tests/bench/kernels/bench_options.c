@@ -93,7 +93,7 @@ static FALLIBLE set_seconds(void *options, const char *value) {
     char *end = NULL;
     o->seconds = strtod(value, &end);
     if (end == value || *end || !(o->seconds > 0 && o->seconds <= SECONDS_LIMIT)) {
-        FAIL(EXPERTD_ERR_USAGE, "--seconds %s: a number above 0 and up to %d is expected", value, SECONDS_LIMIT);
+        FAIL(EXPERTD_ERR_USAGE, "--seconds %s: must be a number above 0 and at most %d", value, SECONDS_LIMIT);
     }
     return OK;
 }
@@ -130,27 +130,29 @@ static FALLIBLE set_help(void *options, const char *value) {
 }
 
 static const struct flag_row FLAGS[] = {
-    {"--shape", "NAME,NAME", set_shapes, "only these (kernels, tune: a shape, layer: a preset); --list names them"},
-    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16; pack: all forms); --list names them"},
-    {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
-    {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
-    {"--out", "NAME", set_out, "kernels, gmm: dtype of the results, f32, bf16 or f16; else that of the sums"},
+    {"--shape", "NAME,NAME", set_shapes, "which shapes (kernels, tune) or presets (layer) to measure; --list names them"},
+    {"--dtype", "NAME,NAME", set_dtypes,
+     "dtypes of the weights (default bf16,f32; layer: bf16; pack: all forms); --list names them"},
+    {"--op", "NAME", set_op, "kernels: gmm on packed weights (default), gmm-plain on dense weights, tgmm or grouped-gemm"},
+    {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k] instead of [groups, k, n]"},
+    {"--out", "NAME", set_out, "kernels, gmm: dtype of the results: f32, bf16 or f16 (default: that of the sums)"},
     {"--layout", "NAME", set_layout,
-     "kernels, pack: how bf16 and f32 are packed, as panels, slices or wide-slices; else what is best here"},
-    {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
-    {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
-    {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},
-    {"--seconds", "S", set_seconds, "of each row (1)"},
+     "kernels, pack: layout of bf16 and f32: panels, slices or wide-slices (default: the best on this CPU)"},
+    {"--threads", "N,N", set_threads, "number of threads (default: the number of CPUs of this process)"},
+    {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (default 1,8,32,256,2048)"},
+    {"--experts", "N", set_experts, "layer: use only N of the preset's experts, if memory is short"},
+    {"--seconds", "S", set_seconds, "duration of each row (default 1)"},
     {"--weights-mib", "N", set_weights,
-     "kernels, tune: that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
-    {"--cache", "FILE", set_cache, "tune: add what is found to this file"},
+     "kernels, tune: size of the pool of weights of a row (default: 4 x the last-level cache, at least 1145)"},
+    {"--cache", "FILE", set_cache, "tune: add the schedules that were found to this file"},
     {"--busy-neighbour", NULL, set_busy_neighbour,
-     "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
-    {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
-    {"--device", "NAME", set_device, "kernels, layer: cuda, cuda:N or sim (--shape tiny alone, its times say nothing); else cpu"},
-    {"--json", NULL, set_json, "one JSON object on standard output"},
-    {"--list", NULL, set_list, "the names that --shape and --dtype take"},
-    {"--help", NULL, set_help, "this text"},
+     "kernels: also measure beside a busy thread on one CPU, and print the remaining speed"},
+    {"--kernels", "NAME", set_kernels, "instruction set, as for expertd --kernels (default auto)"},
+    {"--device", "NAME", set_device,
+     "kernels, layer: cuda, cuda:N, sim (only --shape tiny; times are meaningless) or cpu (default)"},
+    {"--json", NULL, set_json, "print one JSON object"},
+    {"--list", NULL, set_list, "list the names for --shape and --dtype"},
+    {"--help", NULL, set_help, "print this text"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -177,7 +179,7 @@ static FALLIBLE take_word(struct bench_options *out, char *const *argv, int argc
     return OK;
 }
 
-// What another command takes would be without effect, unseen.
+// Refuses options of other commands, which would silently have no effect.
 static FALLIBLE check_commands(const struct bench_options *o) {
     enum { KERNELS = 1 << BENCH_KERNELS, LAYER = 1 << BENCH_LAYER, TUNE = 1 << BENCH_TUNE, PACK = 1 << BENCH_PACK };
     const struct {
@@ -198,7 +200,7 @@ static FALLIBLE check_commands(const struct bench_options *o) {
     };
     for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
         if (RULES[i].given && !(RULES[i].commands & 1u << o->command)) {
-            FAIL(EXPERTD_ERR_USAGE, "%s is of expertd-bench %s", RULES[i].flag, RULES[i].names);
+            FAIL(EXPERTD_ERR_USAGE, "%s is an option of expertd-bench %s only", RULES[i].flag, RULES[i].names);
         }
     }
     return OK;
@@ -213,20 +215,20 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
         return OK;
     }
     if (out->command == BENCH_NONE) {
-        FAIL(EXPERTD_ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
+        FAIL(EXPERTD_ERR_USAGE, "the command is missing: expertd-bench kernels, layer, tune or pack; see --help");
     }
     TRY(check_commands(out));
     if (out->device && (out->num_threads > 0 || out->busy_neighbour)) {
-        FAIL(EXPERTD_ERR_USAGE, "--threads and --busy-neighbour are of the CPU, and --device %s is none", out->device);
+        FAIL(EXPERTD_ERR_USAGE, "--threads and --busy-neighbour apply to the CPU, not to --device %s", out->device);
     }
     if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
-        FAIL(EXPERTD_ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
+        FAIL(EXPERTD_ERR_USAGE, "--transposed applies to --op gmm-plain and --op grouped-gemm only");
     }
     if (out->out && (out->command != BENCH_KERNELS || out->op != OP_GMM || out->device)) {
-        FAIL(EXPERTD_ERR_USAGE, "--out is of kernels with --op gmm, on the CPU");
+        FAIL(EXPERTD_ERR_USAGE, "--out applies to kernels with --op gmm on the CPU only");
     }
     if (out->layout != LAYOUT_BEST && (out->op != OP_GMM || out->device)) {
-        FAIL(EXPERTD_ERR_USAGE, "--layout is of packed weights: kernels with --op gmm, and pack, on the CPU");
+        FAIL(EXPERTD_ERR_USAGE, "--layout applies to packed weights only: kernels with --op gmm, and pack, on the CPU");
     }
     if (out->num_tokens == 0) {
         out->num_tokens = sizeof TOKENS / sizeof *TOKENS;
@@ -236,15 +238,16 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
 }
 
 void bench_options_help(FILE *out) {
-    fprintf(out, "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
-                 "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
-                 "loop of nothing but multiplications and plain reads of as many weights, on the same threads: ratios are medians\n"
-                 "over the repetitions, so they hold on a machine whose speed varies. The weights are read twice, line after line\n"
-                 "and in four parts in turns; the faster read counts. tune tries every schedule of a product and says which is\n"
-                 "fastest. pack times what loading does with a matrix of each form that files have: codes into rows, the digest,\n"
-                 "packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
+    fprintf(out,
+            "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
+            "Times grouped products (kernels) or whole MoE layers (layer) in this process. Before and after every repetition\n"
+            "run a loop of multiplications and plain reads of as many weights, on the same threads. Ratios are medians over\n"
+            "the repetitions, so they hold on a machine whose speed varies. The weights are read twice, sequentially and as\n"
+            "four streams; the faster read counts. tune tries every schedule of a product and prints the fastest. pack times\n"
+            "the loading of a matrix in each form of checkpoint files: unpacking codes, digest, packing; compared with a read\n"
+            "of as many bytes (nothing is multiplied).\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
     fprintf(out,
-            "\nexit codes: 0 measured, 64 wrong command line, an unknown preset too, 69 memory or an instruction set is not to be "
-            "had,\n70 internal\n");
+            "\nexit codes: 0 measured, 64 bad command line or unknown preset, 69 not enough memory or a missing instruction set,\n"
+            "70 internal error\n");
 }

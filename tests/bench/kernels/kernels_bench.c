@@ -8,7 +8,7 @@
 
 enum { SPIN_US = 50 };
 
-static struct measured what_of(const struct selection *s, const struct bench_shape *shape, enum expertd_dtype dtype,
+static struct measured work_of(const struct selection *s, const struct bench_shape *shape, enum expertd_dtype dtype,
                                struct expertd_team *team) {
     return (struct measured){
         .neighbour = s->neighbour,
@@ -23,11 +23,11 @@ static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape
     if (!p) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for shape %s", shape->name);
     }
-    struct measured what = what_of(s, shape, dtype->dtype, team);
-    what.context = p, what.run_ns = product_run_ns, what.read_ns = product_read_ns, what.bytes = product_weights_bytes;
+    struct measured work = work_of(s, shape, dtype->dtype, team);
+    work.context = p, work.run_ns = product_run_ns, work.read_ns = product_read_ns, work.bytes = product_weights_bytes;
     err_t e = product_init(p, shape, dtype, s, team);
     if (!err_is(e)) {
-        e = measure(&what, team, seconds, out);
+        e = measure(&work, team, seconds, out);
     }
     product_deinit(p);
     free(p);
@@ -43,12 +43,12 @@ static FALLIBLE bench_plain(const struct selection *s, const struct bench_shape 
     enum expertd_dtype sums = dtype->plain == EXPERTD_DTYPE_F16 ? EXPERTD_DTYPE_F32
                               : dtype->scaling                  ? EXPERTD_DTYPE_BF16
                                                                 : dtype->plain;
-    struct measured what = what_of(s, shape, sums, team);
-    what.context = p, what.run_ns = plain_product_run_ns, what.read_ns = plain_product_read_ns;
-    what.bytes = plain_product_bytes_of_run;
+    struct measured work = work_of(s, shape, sums, team);
+    work.context = p, work.run_ns = plain_product_run_ns, work.read_ns = plain_product_read_ns;
+    work.bytes = plain_product_bytes_of_run;
     err_t e = plain_product_init(p, shape, dtype, s, team);
     if (!err_is(e)) {
-        e = measure(&what, team, seconds, out);
+        e = measure(&work, team, seconds, out);
     }
     plain_product_deinit(p);
     free(p);

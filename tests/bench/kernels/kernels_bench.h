@@ -6,9 +6,9 @@
 #include "tests/bench/kernels/measure/machine.h"
 #include "tests/bench/kernels/report.h"
 
-// Adds a row for each shape, dtype and number of threads asked for; progress goes to standard error.
-// EXPERTD_ERR_USAGE, EXPERTD_ERR_CONFIG: an unknown name; EXPERTD_ERR_NOMEM: more memory is needed than there is, with figures,
-// before anything is measured.
+// Adds a row for each requested shape, dtype and number of threads; prints progress to standard error.
+// EXPERTD_ERR_USAGE, EXPERTD_ERR_CONFIG: an unknown name. EXPERTD_ERR_NOMEM, before anything is measured: not enough
+// memory; the message has the figures.
 FALLIBLE kernels_bench(const struct bench_options *options, const struct machine *machine, struct report *report);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
+#include "expert/model/model_load.h"
 #include "expert/synthetic/synthetic.h"
 #include "tests/bench/kernels/device/device_rig.h"
 #include "tests/bench/kernels/measure/plain_read.h"
@@ -51,7 +52,7 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
                                : length == 3 && memcmp(name, "f32", 3) == 0 ? EXPERTD_DTYPE_F32
                                                                             : EXPERTD_DTYPE_NONE;
     if (dtype == EXPERTD_DTYPE_NONE || s->num_dtypes == DTYPES_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "--dtype %.*s: a layer is measured in bf16, f32 or both", (int)length, name);
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %.*s: layers can be measured in bf16 and f32", (int)length, name);
     }
     s->dtypes[s->num_dtypes++] = dtype;
     return OK;
@@ -71,7 +72,7 @@ static FALLIBLE select_layers(const struct bench_options *o, const struct machin
     TRY(flags_names("--shape", presets_of(o, rig), take_preset, s));
     for (size_t i = 0; rig && rig->simulated && i < s->num_presets; i++) {
         if (strcmp(s->presets[i], "tiny") != 0) {
-            FAIL(EXPERTD_ERR_USAGE, "--shape %s: a simulated device would take hours; it has --shape tiny", s->presets[i]);
+            FAIL(EXPERTD_ERR_USAGE, "--shape %s: a simulated device would take hours; use --shape tiny", s->presets[i]);
         }
     }
     return flags_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
@@ -85,12 +86,12 @@ struct forward {
     struct expertd_team *team;
     struct device_rig *rig; // NULL: the CPU computes
     struct layer_request request;
-    uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; a repetition begins at another row
+    uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; each repetition begins at another row
     size_t repetition;
-    uint64_t *load;             // [E] rows per expert, of all repetitions so far
-    uint64_t *load_before;      // [E]
+    uint64_t *load;             // [E] rows per expert in all repetitions so far
+    uint64_t *load_before;      // [E] before the last repetition
     struct read_piece *pieces;  // [E + OTHER_PIECES]
-    struct layer_timings spent; // by all repetitions so far
+    struct layer_timings spent; // in all repetitions so far
     uint64_t all_ns;
 };
 
@@ -142,7 +143,7 @@ static size_t add_piece(struct forward *f, size_t count, const struct expertd_pa
     return count;
 }
 
-// What the last repetition read: the router, the experts that got rows, the shared ones.
+// Lists the weights that the last repetition read: the router, the experts that got rows, the shared experts.
 static size_t gather_pieces(struct forward *f) {
     size_t count = add_piece(f, 0, &f->layer->router);
     if (f->request.shared) {
@@ -156,7 +157,7 @@ static size_t gather_pieces(struct forward *f) {
             f->pieces[count++] = (struct read_piece){shards->blocks[e]->data, shards->blocks[e]->bytes}; // one rank: slot e
         }
     }
-    shards_give_back(f->layer->in_force, shards);
+    shards_release(f->layer->in_force, shards);
     return count;
 }
 
@@ -194,7 +195,7 @@ static err_t run_forward(void *context, int64_t *span_ns) {
     int64_t start_ns = clock_now_ns();
     TRY(layer_forward(f->engine, f->layer, &f->request, 1, f->load, &timings));
     *span_ns = clock_now_ns() - start_ns;
-    if (f->repetition > 1) { // the first one, which nothing counts, met new pages
+    if (f->repetition > 1) { // the first repetition does not count: it touches new pages
         add_spent(&f->spent, &timings);
         f->all_ns += (uint64_t)*span_ns;
     }
@@ -233,7 +234,7 @@ static double layer_flops(const struct layer_params *p, uint32_t tokens) {
     return 2.0 * tokens * p->hidden_size * (routed + shared + p->routing.num_experts);
 }
 
-// ---- all of them
+// ---- all rows
 
 struct layer_row {
     const struct model *model;
@@ -257,7 +258,7 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
     struct forward f = {.engine = r->engine, .team = r->team, .rig = r->rig};
     err_t e;
     TRY_OUT(e, forward_init(&f, &r->model->layers[0], r->tokens));
-    struct measured what = {
+    struct measured work = {
         .context = &f,
         .run_ns = run_forward,
         .read_ns = read_layer,
@@ -266,11 +267,11 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
         .peak = measure_peak_of(r->model->compute_dtype, r->team),
     };
     if (r->rig) {
-        what.peak_rate = r->model->compute_dtype == EXPERTD_DTYPE_F32 ? device_rig_peak_f32 : device_rig_peak_bf16;
-        what.peak_context = r->rig;
-        what.peak_name = device_rig_peak_name(r->rig, r->model->compute_dtype);
+        work.peak_rate = r->model->compute_dtype == EXPERTD_DTYPE_F32 ? device_rig_peak_f32 : device_rig_peak_bf16;
+        work.peak_context = r->rig;
+        work.peak_name = device_rig_peak_name(r->rig, r->model->compute_dtype);
     }
-    TRY_OUT(e, measure(&what, r->team, r->seconds, &row.measured));
+    TRY_OUT(e, measure(&work, r->team, r->seconds, &row.measured));
     row.shares = shares_of(&f.spent, (double)f.all_ns);
     e = report_add(report, &row);
 out:
@@ -283,12 +284,14 @@ static FALLIBLE bench_threads(const struct bench_options *o, const struct model 
     struct layer_row row = {.model = model, .rig = report->rig, .preset = preset, .experts = o->experts, .seconds = o->seconds};
     struct expertd_team_options team = {.threads = threads, .spin_us = SPIN_US};
     TRY(expertd_team_create(&team, &row.team));
-    uint32_t most = 0;
+    uint32_t tokens_max = 0;
     for (size_t t = 0; t < o->num_tokens; t++) {
-        most = o->tokens[t] > most ? o->tokens[t] : most;
+        tokens_max = o->tokens[t] > tokens_max ? o->tokens[t] : tokens_max;
     }
-    struct engine_options engine = {
-        .model = model, .limits = layer_limits_for(model, most, 0), .team = row.team, .devices = row.rig ? row.rig->devices : NULL};
+    struct engine_options engine = {.model = model,
+                                    .limits = layer_limits_for(model, tokens_max, 0),
+                                    .team = row.team,
+                                    .devices = row.rig ? row.rig->devices : NULL};
     err_t e = engine_create(&engine, &row.engine);
     for (size_t t = 0; t < o->num_tokens && !err_is(e); t++) {
         row.tokens = o->tokens[t];
@@ -306,7 +309,7 @@ static FALLIBLE load(const char *preset, uint32_t experts, enum expertd_dtype dt
         snprintf(count, sizeof count, ",experts=%u", experts);
     }
     snprintf(name, sizeof name, "synthetic:%s,layers=1%s", preset, count);
-    fprintf(stderr, "making the weights of a layer of %s ...\n", preset);
+    fprintf(stderr, "generating the weights of a layer of %s ...\n", preset);
     struct expertd_team *team;
     struct expertd_team_options options = {.threads = threads, .spin_us = SPIN_US};
     TRY(expertd_team_create(&options, &team));
@@ -336,9 +339,9 @@ out:
 FALLIBLE layer_bench(const struct bench_options *options, const struct machine *machine, struct report *report) {
     struct layer_selection s;
     TRY(select_layers(options, machine, report->rig, &s));
-    struct read_piece nothing = {0};
-    if (!report->rig && !plain_read_forget(&nothing, 0, NULL)) {
-        fprintf(stderr, "this machine has no CLFLUSHOPT: weights of small batches may come from a cache\n");
+    struct read_piece none = {0};
+    if (!report->rig && !plain_read_forget(&none, 0, NULL)) {
+        fprintf(stderr, "this machine has no CLFLUSHOPT: weights of small batches may be read from a cache\n");
     }
     for (size_t p = 0; p < s.num_presets; p++) {
         for (size_t d = 0; d < s.num_dtypes; d++) {

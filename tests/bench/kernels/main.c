@@ -1,4 +1,4 @@
-// expertd-bench: how near to the machine's limits products and layers run, in this process.
+// expertd-bench: measures products and layers against the limits of the machine, in this process.
 #include <stdio.h>
 
 #include "base/standard_output.h"
@@ -37,9 +37,9 @@ static FALLIBLE measure_all(const struct bench_options *options, const struct ma
 
 static FALLIBLE bench(const struct bench_options *options) {
     TRY(expertd_kernel_select(options->kernels));
-    const char *differs, *passed_over = expertd_kernel_passed_over(&differs);
-    if (passed_over) {
-        fprintf(stderr, "%s is passed over: its %s differs from the scalar twin on this CPU\n", passed_over, differs);
+    const char *differing, *skipped = expertd_kernel_passed_over(&differing);
+    if (skipped) {
+        fprintf(stderr, "%s is not used: its %s differs from the scalar twin on this CPU\n", skipped, differing);
     }
     struct machine machine;
     machine_read(&machine);

@@ -13,12 +13,12 @@
 
 enum {
     SPIN_US = 50,
-    MATRIX_K = 7168, // of DeepSeek-V3's experts
+    MATRIX_K = 7168, // DeepSeek-V3's experts
     MATRIX_N = 2048,
     SCALE_K = 128,
     SCALES = MATRIX_K / SCALE_K,
     CODES_USED = 119,
-    POOL_BYTES = 1 << 27, // of sources; as much again is packed into
+    POOL_BYTES = 1 << 27, // of sources; the results need as much again
     FORMS_MAX = 32
 };
 
@@ -26,7 +26,7 @@ enum order { ROWS, BY_COLUMN, WORDS_AWQ, WORDS_BY_DEPTH };
 
 static const struct form {
     const char *name, *text;
-    enum expertd_dtype dtype; // of a source without scales, packed as BF16; NONE: codes
+    enum expertd_dtype dtype; // of an unquantised source, packed as BF16; NONE: codes
     enum expertd_weight_code code;
     enum order order;
     bool flipped, zero_points, ordered;
@@ -67,7 +67,7 @@ struct packing {
     void *scales, *zeros;
     int32_t *scale_of_k;
     struct read_piece piece;
-    enum expertd_packed_layout layout; // of what is packed as BF16
+    enum expertd_packed_layout layout; // of unquantised matrices, packed as BF16
     _Atomic bool failed;
 };
 
@@ -89,7 +89,7 @@ static struct expertd_code_words words_of(const struct form *f, const void *data
     return c;
 }
 
-// GPTQ's and AWQ's zero points lie in words along N, the latter's in an order that does not matter here.
+// GPTQ and AWQ pack zero points in words along N. AWQ's order within a word does not matter here.
 static struct expertd_code_words zeros_of(const struct packing *p) {
     struct expertd_code_words c = words_of(p->form, p->zeros, MATRIX_N, SCALES);
     c.n_stride = 1, c.n_word_stride = c.word, c.k_stride = MATRIX_N, c.k_word_stride = c.word * MATRIX_N;
@@ -102,14 +102,14 @@ static struct expertd_quantised_format format_of(const struct form *f) {
 }
 
 static struct quantised_matrix matrix_of(const struct packing *p, size_t i) {
-    bool by_depth = p->form->order != ROWS;
+    bool n_fastest = p->form->order != ROWS;
     struct quantised_matrix m = {
         .format = format_of(p->form),
         .codes = words_of(p->form, p->sources + i * p->source_bytes, MATRIX_N, MATRIX_K),
         .scales = p->scales,
         .scale_columns = 1,
-        .scale_n_stride = by_depth ? 1 : SCALES,
-        .scale_g_stride = by_depth ? MATRIX_N : 1,
+        .scale_n_stride = n_fastest ? 1 : SCALES,
+        .scale_g_stride = n_fastest ? MATRIX_N : 1,
         .scale_of_k = p->form->ordered ? p->scale_of_k : NULL,
         .ordered = p->form->ordered,
     };
@@ -179,7 +179,7 @@ static FALLIBLE packing_init(struct packing *p) {
     p->packed_bytes = matrix_packed_bytes(p->form);
     p->count = (POOL_BYTES / p->source_bytes + threads) / threads * threads;
     size_t scales = arena_rounded((size_t)MATRIX_N * SCALES * sizeof(uint16_t)), order = MATRIX_K * sizeof *p->scale_of_k;
-    p->zeros = p; // until it has its place: that there are some is what counts
+    p->zeros = p; // not NULL, for matrix_staging_bytes; set below
     p->staging_bytes = arena_rounded(matrix_staging_bytes(p));
     TRY(arena_init(&p->memory, p->count * (p->source_bytes + p->packed_bytes) + threads * p->staging_bytes + 2 * scales +
                                    arena_rounded(order)));
@@ -225,7 +225,7 @@ static err_t packing_run_ns(void *context, int64_t *span_ns) {
     expertd_team_run(p->team, p->count, load_matrix, p);
     *span_ns = clock_now_ns() - start_ns;
     if (p->failed) {
-        FAIL(EXPERTD_ERR_INVALID, "%s: a matrix of the bench's own cannot be packed", p->form->name);
+        FAIL(EXPERTD_ERR_INVALID, "%s: the generated matrix cannot be packed", p->form->name);
     }
     return OK;
 }
@@ -244,18 +244,18 @@ static FALLIBLE bench_form(const struct form *form, enum expertd_packed_layout l
                            struct report *report) {
     struct packing p = {.form = form, .layout = layout, .team = team};
     struct report_row row = {.dtype = form->name, .threads = expertd_team_threads(team), .shape = "pack"};
-    struct measured what = {
+    struct measured work = {
         .context = &p, .run_ns = packing_run_ns, .read_ns = packing_read_ns, .bytes = packing_bytes, .peak = PEAK_FMA_F32};
     fprintf(stderr, "pack %s, %u threads ...\n", form->name, row.threads);
     err_t e = packing_init(&p);
     if (!err_is(e)) {
-        e = measure(&what, team, seconds, &row.measured);
+        e = measure(&work, team, seconds, &row.measured);
     }
     arena_deinit(&p.memory);
     return err_is(e) ? e : report_add(report, &row);
 }
 
-// ---- all of them
+// ---- all rows
 
 struct chosen {
     const struct form *forms[FORMS_MAX];

@@ -54,7 +54,7 @@ uint64_t plain_product_bytes(const struct bench_shape *shape, const struct bench
     return (uint64_t)tensors_of(bytes, weights_bytes) * bytes + side_bytes(shape, op);
 }
 
-// Numbers of both signs around 1 / 32, or codes of every kind but NaN, over and over.
+// Fills memory with a repeated pattern: numbers of both signs up to 1 / 32, or codes of every value but NaN.
 static void fill(enum expertd_dtype dtype, size_t bytes, void *out) {
     char pattern[PATTERN / ARENA_ALIGN * TABLE_VALUES];
     size_t size = expertd_dtype_size(dtype);
@@ -163,8 +163,8 @@ FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *s
                             const struct selection *selection, struct expertd_team *team) {
     *p = (struct plain_product){
         .shape = shape, .dtype = dtype, .op = selection->op, .transposed = selection->transposed, .team = team};
-    p->active = shape_sizes(shape, p->dealt);
-    memcpy(p->sizes, p->dealt, sizeof p->sizes);
+    p->active = shape_sizes(shape, p->shape_sizes);
+    memcpy(p->sizes, p->shape_sizes, sizeof p->sizes);
     p->tensor_bytes = tensor_bytes_of(shape, dtype, p->op);
     p->count = tensors_of(p->tensor_bytes, selection->weights_bytes);
     TRY(arena_init(&p->memory, (size_t)plain_product_bytes(shape, dtype, p->op, selection->weights_bytes)));
@@ -178,7 +178,7 @@ FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *s
     p->tensors = tensors;
     fill(dtype->plain, p->count * p->tensor_bytes, p->tensors);
     fill(dtype->plain, code_bytes(dtype->plain, shape->rows * shape->k), p->lhs);
-    fill(dtype->plain, code_bytes(dtype->plain, shape->rows * shape->n), p->out); // tgmm's rhs
+    fill(dtype->plain, code_bytes(dtype->plain, shape->rows * shape->n), p->out); // the rhs of tgmm
     make_args(p);
     size_t bytes = arena_rounded(workspace_bytes(p));
     p->workspace = aligned_alloc(ARENA_ALIGN, bytes);
@@ -194,14 +194,14 @@ void plain_product_deinit(struct plain_product *p) {
     *p = (struct plain_product){0};
 }
 
-// The next tensor, and rows for other groups of it.
+// Advances to the next tensor, and rotates the groups that have rows.
 static void deal(struct plain_product *p) {
     size_t groups = p->shape->groups;
     char *tensor = p->tensors + p->next * p->tensor_bytes;
     p->next = (p->next + 1) % p->count;
-    p->turn = (p->turn + p->active) % groups;
+    p->rotation = (p->rotation + p->active) % groups;
     for (size_t g = 0; g < groups; g++) {
-        p->sizes[(g + p->turn) % groups] = p->dealt[g];
+        p->sizes[(g + p->rotation) % groups] = p->shape_sizes[g];
     }
     p->weights.data = tensor;
     p->gemm.b.data = tensor;

@@ -1,4 +1,4 @@
-// One shape by an operation on plain operands, ready to be run again and again: gmm on a dense tensor, tgmm, ragged grouped GEMM.
+// One shape with an operation on plain operands, to be run repeatedly: gmm on a dense tensor, tgmm, or ragged grouped GEMM.
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_PLAIN_PRODUCT_H
 #define EXPERTD_TESTS_BENCH_KERNELS_PLAIN_PRODUCT_H
 
@@ -13,15 +13,15 @@ struct plain_product {
     const struct bench_shape *shape;
     const struct bench_dtype *dtype;
     enum bench_op op;
-    bool transposed;                 // weights as [groups, n, k]
-    int32_t dealt[SHAPE_GROUPS_MAX]; // rows of each group
-    int32_t sizes[SHAPE_GROUPS_MAX]; // of the repetition at hand: a rotation of the above
-    size_t turn;                     // how far it is turned, groups
+    bool transposed;                       // weights as [groups, n, k]
+    int32_t shape_sizes[SHAPE_GROUPS_MAX]; // rows of each group
+    int32_t sizes[SHAPE_GROUPS_MAX];       // in this repetition: shape_sizes rotated
+    size_t rotation;                       // the number of groups by which they are rotated
     size_t active;
     struct arena memory;
-    char *tensors; // [count] whole tensors of weights, or of tgmm's results
+    char *tensors; // [count] tensors of weights, or of tgmm's results
     size_t count, next, tensor_bytes;
-    void *lhs, *rhs, *out, *scales; // rhs: tgmm's
+    void *lhs, *rhs, *out, *scales; // rhs: for tgmm
     void *workspace;
     struct expertd_plain_weights weights;
     struct expertd_grouped_matmul_args gmm;
@@ -31,17 +31,18 @@ struct plain_product {
     struct read_piece pieces[SHAPE_GROUPS_MAX];
 };
 
-// What plain_product_init will take, but for the workspace.
+// The memory that plain_product_init will allocate, without the workspace.
 uint64_t plain_product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, enum bench_op op,
                              uint64_t weights_bytes);
 
-// As product_init. EXPERTD_ERR_NOMEM; plain_product_deinit is due on an error too.
+// As product_init. EXPERTD_ERR_NOMEM. Call plain_product_deinit also after an error.
 FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
                             const struct selection *selection, struct expertd_team *team);
 void plain_product_deinit(struct plain_product *p); // legal on a zeroed struct
 
-err_t plain_product_run_ns(void *product, int64_t *span_ns);           // on the next weights
-int64_t plain_product_read_ns(void *product, enum plain_read_way way); // reads the next weights; of tgmm the next results' memory
-double plain_product_bytes_of_run(void *product);                      // of weights, or of tgmm's results
+err_t plain_product_run_ns(void *product, int64_t *span_ns); // on the next weights
+int64_t plain_product_read_ns(void *product,
+                              enum plain_read_way way); // reads the next weights, or for tgmm the next results' memory
+double plain_product_bytes_of_run(void *product);       // of weights, or of tgmm's results
 
 #endif

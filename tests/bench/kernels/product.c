@@ -36,20 +36,20 @@ uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype
     return pool_bytes(&options) + work_bytes(&p);
 }
 
-// Normal rows, as hidden states nearly are: kernels of codes of 4 bits look at how much elements differ in magnitude. Each row
-// begins elsewhere in a table of normal numbers.
+// Fills a table with normally distributed numbers, since hidden states are nearly normal and the speed of 4-bit kernels depends on
+// how much elements differ in magnitude. Each row begins at another position in the table.
 static void fill_table(float table[ROW_TABLE]) {
-    const double turn = 6.283185307179586;
+    const double two_pi = 6.283185307179586;
     uint64_t state = 1;
-    for (size_t i = 0; i < ROW_TABLE; i += 2) { // Box and Muller's pairs
+    for (size_t i = 0; i < ROW_TABLE; i += 2) { // Box-Muller transform
         double u[2];
         for (size_t j = 0; j < 2; j++) {
             state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX
             u[j] = ((double)(state >> 32) + 0.5) * 0x1p-32;
         }
         double radius = sqrt(-2 * log(u[0]));
-        table[i] = (float)(radius * cos(turn * u[1]));
-        table[i + 1] = (float)(radius * sin(turn * u[1]));
+        table[i] = (float)(radius * cos(two_pi * u[1]));
+        table[i + 1] = (float)(radius * sin(two_pi * u[1]));
     }
 }
 
@@ -59,7 +59,7 @@ static void fill_rows(const struct product *p, void *lhs) {
     for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
         float value = table[(i + i / p->shape->k * ROW_STEP) % ROW_TABLE];
         if (p->dtype->dtype == EXPERTD_DTYPE_I8) {
-            ((int8_t *)lhs)[i] = (int8_t)(value * I8_DEVIATION); // 4.9 deviations are the most that the table has
+            ((int8_t *)lhs)[i] = (int8_t)(value * I8_DEVIATION); // the table has at most 4.9 standard deviations
         } else {
             expertd_dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * expertd_dtype_size(p->dtype->dtype));
         }
@@ -102,14 +102,14 @@ void product_deinit(struct product *p) {
     pool_destroy(&p->pool);
 }
 
-void product_deal(void *product) {
+void product_next_weights(void *product) {
     struct product *p = product;
-    pool_deal(&p->pool, p->sizes);
+    pool_advance(&p->pool, p->sizes);
 }
 
 err_t product_run_ns(void *product, int64_t *span_ns) {
     struct product *p = product;
-    product_deal(p);
+    product_next_weights(p);
     int64_t start_ns = clock_now_ns();
     TRY(expertd_grouped_matmul(&p->args, p->team, p->scratch));
     *span_ns = clock_now_ns() - start_ns;
@@ -118,7 +118,7 @@ err_t product_run_ns(void *product, int64_t *span_ns) {
 
 int64_t product_read_ns(void *product, enum plain_read_way way) {
     struct product *p = product;
-    product_deal(p);
+    product_next_weights(p);
     size_t count = 0;
     for (size_t g = 0; g < p->shape->groups; g++) {
         if (p->sizes[g] > 0) {

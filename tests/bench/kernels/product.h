@@ -1,4 +1,4 @@
-// One shape in one dtype, ready to be multiplied again and again, each time on weights that no cache holds.
+// One shape in one dtype, to be multiplied repeatedly, each time with weights that no cache holds.
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
 #define EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
 
@@ -20,17 +20,17 @@ struct product {
     struct read_piece pieces[SHAPE_GROUPS_MAX];
 };
 
-// What product_init will take, but for scratch.
+// The memory that product_init will allocate, without scratch.
 uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes);
 
-// Of the selection its weights_bytes, to rotate over, and out. team is borrowed. EXPERTD_ERR_NOMEM; product_deinit is due on an
-// error too.
+// Uses weights_bytes, layout and out of the selection. team is borrowed. EXPERTD_ERR_NOMEM. Call product_deinit
+// also after an error.
 FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
                       const struct selection *selection, struct expertd_team *team);
 void product_deinit(struct product *p); // legal on a zeroed struct
 
-void product_deal(void *product);                                // points the groups at the next weights
-err_t product_run_ns(void *product, int64_t *span_ns);           // on the next weights
+void product_next_weights(void *product);                        // points the groups at the next weights
+err_t product_run_ns(void *product, int64_t *span_ns);           // multiplies with the next weights
 int64_t product_read_ns(void *product, enum plain_read_way way); // reads the next weights
 double product_weights_bytes(void *product);                     // of one repetition
 

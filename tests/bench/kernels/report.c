@@ -44,7 +44,7 @@ enum column {
     COLUMN_TO_READ,
     COLUMN_TO_ROOF,
     COLUMN_TOKENS,
-    COLUMN_NEIGHBOUR = COLUMN_TOKENS, // of kernels
+    COLUMN_NEIGHBOUR = COLUMN_TOKENS, // for kernels
     COLUMN_COUNT
 };
 
@@ -70,7 +70,7 @@ static FALLIBLE fill_row(struct table *table, const struct report_row *row) {
     return OK;
 }
 
-// Where the time of a layer goes.
+// The stages' shares of a layer's time.
 static FALLIBLE share_row(struct table *table, const struct report_row *row) {
     const struct report_shares *s = &row->shares;
     const double shares[] = {s->hidden, s->router, s->plan, s->dispatch, s->gate_up, s->down, s->shared, s->combine};

@@ -1,4 +1,4 @@
-// The figures, as a table for people or one JSON object for programs. Owned by one thread.
+// The results, printed as a table or as one JSON object. Owned by one thread.
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_REPORT_H
 #define EXPERTD_TESTS_BENCH_KERNELS_REPORT_H
 
@@ -13,13 +13,13 @@ enum { REPORT_NAME_MAX = 64 };
 struct report_row {
     char shape[REPORT_NAME_MAX];
     const char *dtype;               // a constant
-    const struct bench_shape *dealt; // a constant: the product's k, n and rows of each group, for others to repeat; NULL: not told
+    const struct bench_shape *dealt; // a constant: k, n and rows of each group, to be included in JSON; NULL: omit
     unsigned threads;
     struct measurement measured;
-    double neighbour_leaves; // of the CPUs' time, where measured.ratio_beside_neighbour is not 0
-    // of a layer; tokens 0: a row of kernels
+    double neighbour_leaves; // share of the CPUs' time, if measured.ratio_beside_neighbour is not 0
+    // for layers; tokens 0: a row of kernels
     unsigned tokens;
-    struct report_shares { // of the time
+    struct report_shares { // shares of the time
         double hidden, router, plan, dispatch, gate_up, down, shared, combine;
     } shares;
 };
@@ -28,7 +28,7 @@ struct device_rig;
 
 struct report {
     const struct machine *machine; // borrowed
-    struct device_rig *rig;        // the device that is measured, borrowed; NULL: the CPU
+    struct device_rig *rig;        // the device under measurement, borrowed; NULL: the CPU
     const char *backend;
     struct report_row *rows;
     size_t count, reserved;

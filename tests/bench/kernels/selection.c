@@ -12,7 +12,7 @@ enum { CACHE_MULTIPLE = 4 };
 
 static const uint64_t WEIGHTS_BYTES_MIN = 1200000000;
 
-// The formats of today's checkpoints; names say code and k of a scale.
+// The formats of current checkpoints; the names contain the code and the k of a scale.
 static const struct expertd_quantised_format E4M3_BLOCK = {
     .code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32, .scale_of_panel = true, .scale_k = 128};
 static const struct expertd_quantised_format E4M3_ROW = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32};
@@ -63,12 +63,12 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
     TRY(flags_find("dtype", name, length, names, DTYPE_ROWS, "--list names them", &found));
     const struct bench_dtype *dtype = &DTYPES[found];
     if (s->op == OP_GMM && !dtype->dtype) {
-        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: weights are not packed in it; --op gmm-plain, tgmm and grouped-gemm take it",
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: there are no packed weights of it; use --op gmm-plain, tgmm or grouped-gemm",
              dtype->name);
     }
     if (s->op != OP_GMM && (!dtype->plain || (dtype->scaling && s->op != OP_GROUPED_GEMM))) {
         FAIL(EXPERTD_ERR_USAGE, "--dtype %s: this operation has no plain operands of it%s", dtype->name,
-             dtype->plain ? "; --op grouped-gemm has" : "");
+             dtype->plain ? "; use --op grouped-gemm" : "");
     }
     if (dtype->plain == EXPERTD_DTYPE_U8 && s->op == OP_GROUPED_GEMM && !s->transposed) {
         FAIL(EXPERTD_ERR_USAGE, "--dtype %s: two codes of k share a byte, so weights are [groups, n, k]: add --transposed",
@@ -112,7 +112,7 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
     return OK;
 }
 
-// Before the first row is measured: a machine that starts to swap, or kills, measures nothing.
+// Checked before the first row is measured, since a machine that swaps or kills processes gives no figures.
 static FALLIBLE check_memory(const struct selection *s) {
     struct memory_limit limit;
     TRY(memory_available(&limit));
@@ -123,8 +123,8 @@ static FALLIBLE check_memory(const struct selection *s) {
             char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
             if (needed > limit.bytes) {
                 FAIL(EXPERTD_ERR_NOMEM,
-                     "shape %s in %s needs %s, but there are %s (%s); leave it out with --shape, or let fewer weights "
-                     "rotate with --weights-mib",
+                     "shape %s in %s needs %s, but there are %s (%s); select other shapes with --shape, or use a smaller "
+                     "pool of weights with --weights-mib",
                      s->shapes[i]->name, s->dtypes[d]->name, memory_text(needed, wants), memory_text(limit.bytes, has), limit.what);
             }
         }
@@ -145,7 +145,7 @@ FALLIBLE bench_layout_of(enum bench_layout layout, enum expertd_dtype dtype, enu
     }
     *out = (enum expertd_packed_layout)(layout - LAYOUT_PANELS);
     if (!expertd_packed_layout_is_read(dtype, *out)) {
-        FAIL(EXPERTD_ERR_USAGE, "--layout %s: the kernels %s do not read %s so", expertd_packed_layout_name(*out),
+        FAIL(EXPERTD_ERR_USAGE, "--layout %s: the kernels %s do not support it for %s", expertd_packed_layout_name(*out),
              expertd_kernel_selected_name(), expertd_dtype_name(dtype));
     }
     return OK;
@@ -156,11 +156,11 @@ void selection_list(FILE *out) {
     for (size_t i = 0; shape_at(i); i++) {
         const struct bench_shape *s = shape_at(i);
         fprintf(out, "%-12s%8zu%8zu%8zu%8zu   %s%s\n", s->name, s->groups, s->k, s->n, s->rows, s->text,
-                s->by_request ? " (only where it is named)" : "");
+                s->by_request ? " (only if named)" : "");
     }
     fprintf(out, "dtypes:");
     for (size_t i = 0; i < DTYPE_ROWS; i++) {
         fprintf(out, " %s%s", DTYPES[i].name, DTYPES[i].by_request ? "*" : "");
     }
-    fprintf(out, "   (* only where it is named)\n");
+    fprintf(out, "   (* only if named)\n");
 }

@@ -1,4 +1,4 @@
-// What of shapes, dtypes and numbers of threads a command line asks for.
+// The shapes, dtypes and numbers of threads that the command line selects.
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
 #define EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
 
@@ -9,14 +9,14 @@
 #include "tests/bench/kernels/measure/machine.h"
 #include "tests/bench/kernels/shapes.h"
 
-// A kind of weights, and what multiplies them.
+// A kind of weights and rows.
 struct bench_dtype {
     const char *name;
-    enum expertd_dtype dtype;                      // of the rows, and of the weights where there is no format
-    const struct expertd_quantised_format *format; // NULL: plain elements
-    bool by_request;                               // measured only where it is named
-    enum expertd_dtype plain;                      // of plain operands, both alike; NONE: packed weights alone
-    enum expertd_gemm_scaling scaling;             // of plain weights: grouped GEMM alone
+    enum expertd_dtype dtype;                      // of the rows, and of the weights if they are not quantised
+    const struct expertd_quantised_format *format; // NULL: not quantised
+    bool by_request;                               // measured only if it is named
+    enum expertd_dtype plain;                      // of both plain operands; NONE: packed weights only
+    enum expertd_gemm_scaling scaling;             // of plain weights, for grouped GEMM only
 };
 
 enum { SELECTION_SHAPES_MAX = 32, SELECTION_DTYPES_MAX = 16 };
@@ -28,23 +28,23 @@ struct selection {
     size_t num_dtypes;
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads;
-    uint64_t weights_bytes; // to rotate over
+    uint64_t weights_bytes; // size of the pool of weights
     enum bench_op op;
-    bool transposed;             // plain weights
+    bool transposed;             // plain weights as [groups, n, k]
     enum bench_layout layout;    // of packed weights
-    enum expertd_dtype out;      // of packed weights' results; NONE: the sums'
-    struct neighbour *neighbour; // NULL: none; kernels_bench's
+    enum expertd_dtype out;      // dtype of the results with packed weights; NONE: that of the sums
+    struct neighbour *neighbour; // NULL: none; owned by kernels_bench
 };
 
-// Checks that there is memory for the largest row too, before any is measured. EXPERTD_ERR_USAGE for an unknown name,
-// EXPERTD_ERR_NOMEM with figures.
+// Also checks that the memory suffices for the largest row. EXPERTD_ERR_USAGE: an unknown name. EXPERTD_ERR_NOMEM: the message
+// has the figures.
 FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out);
 
-// How plain weights of dtype are packed then; EXPERTD_ERR_USAGE where the chosen kernels do not read it. (Codes and I8 lie as they
-// do.)
+// The layout of packed weights of the dtype. EXPERTD_ERR_USAGE: the selected kernels do not support it. Codes and I8 have
+// only one layout.
 FALLIBLE bench_layout_of(enum bench_layout layout, enum expertd_dtype dtype, enum expertd_packed_layout *out);
 
-// Prints the names that --shape and --dtype take.
+// Prints the names for --shape and --dtype.
 void selection_list(FILE *out);
 
 #endif

@@ -32,7 +32,7 @@ static const struct bench_shape SHAPES[] = {
     {"router1", "a router: one group, 1 row", .groups = 1, .k = B_K, .n = 128, 1, SPREAD_EVEN, 1, 0, true},
     {"router64", "64 rows", .groups = 1, .k = B_K, .n = 128, 64, SPREAD_EVEN, 1, 0, true},
     {"router2048", "2048 rows", .groups = 1, .k = B_K, .n = 128, 2048, SPREAD_EVEN, 1, 0, true},
-    {"tiny", "to see that the program works", .groups = 4, .k = 64, .n = 128, 8, SPREAD_TOP_K, 0, 2, true},
+    {"tiny", "to check that the program works", .groups = 4, .k = 64, .n = 128, 8, SPREAD_TOP_K, 0, 2, true},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -57,7 +57,7 @@ static void even_sizes(const struct bench_shape *shape, int32_t *sizes) {
     }
 }
 
-// The shares rounded down, and what is left to the first groups.
+// Shares are rounded down; the first groups get the remaining rows.
 static void zipf_sizes(const struct bench_shape *shape, int32_t *sizes) {
     double all = 0;
     for (size_t g = 0; g < shape->groups; g++) {
@@ -73,7 +73,7 @@ static void zipf_sizes(const struct bench_shape *shape, int32_t *sizes) {
     }
 }
 
-// Knuth's 64-bit linear congruence: any spread will do, as long as it is always the same.
+// Knuth's 64-bit linear congruential generator: any distribution will do if it is always the same.
 static uint32_t draw(uint64_t *state, uint32_t below) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((*state >> 33) % below);

@@ -17,20 +17,20 @@ struct tuner {
     const struct bench_options *options;
     struct selection selection;
     struct expertd_tuning_identity identity;
-    struct expertd_tuning_table *table; // what the file had, and what is found
+    struct expertd_tuning_table *table; // the entries of the file and the new ones
     struct table printed;
     json_t *rows;
 };
 
-// A file that is not there yet is no news, but whether it can be made shows now and not after minutes. One that cannot be read is
-// not to be lost; one that was found on another CPU, or is damaged, stays until there is something to put in its place.
+// A missing file is no error, but whether it can be created is checked now, not after minutes of measuring. A file that cannot be
+// read is an error, so that it is not lost. A file that is damaged or from another CPU is replaced only when there are results.
 static FALLIBLE load_cache(struct tuner *t) {
     err_t e = expertd_tuning_load(t->options->cache, &t->identity, t->table);
     if (err_is(e) && e.code == EXPERTD_ERR_IO && access(t->options->cache, F_OK) == 0) {
         return e;
     }
     if (err_is(e) && e.code != EXPERTD_ERR_IO) {
-        fprintf(stderr, "not used, and replaced: %s\n", expertd_err_message());
+        fprintf(stderr, "the file is not used and will be replaced: %s\n", expertd_err_message());
         return OK;
     }
     return expertd_tuning_store(t->options->cache, &t->identity, t->table);
@@ -64,16 +64,16 @@ static FALLIBLE tune_product(struct tuner *t, struct product *p, const char *sha
     struct expertd_tuning_job job = {.args = &p->args,
                                      .team = p->team,
                                      .scratch = p->scratch,
-                                     .before = product_deal,
+                                     .before = product_next_weights,
                                      .context = p,
                                      .span_ns = (int64_t)(t->options->seconds * NS_PER_S)};
     struct expertd_tuning_trial trial;
-    product_deal(p);
+    product_next_weights(p);
     TRY(expertd_tuning_measure(&job, &trial));
     struct expertd_tuning_entry entry = {.found_for = expertd_tuning_class(&p->args, expertd_team_threads(p->team)),
                                          .schedule = trial.best};
     if (!expertd_tuning_put(t->table, &entry)) {
-        FAIL(EXPERTD_ERR_TOO_LARGE, "the table of schedules is full (%d): begin with an empty file", EXPERTD_TUNING_ENTRIES_MAX);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "the table of schedules is full (%d entries): use a new file", EXPERTD_TUNING_ENTRIES_MAX);
     }
     return print_row(t, shape, dtype, &entry.found_for, &trial);
 }
@@ -114,7 +114,7 @@ static FALLIBLE print_all(struct tuner *t) {
         return json_print_take(
             json_pack("{s:{s:s, s:s}, s:O}", "machine", "cpu", t->identity.cpu, "kernels", t->identity.kernels, "rows", t->rows));
     }
-    printf("%s, kernels of %s\n", t->identity.cpu, t->identity.kernels);
+    printf("%s, kernels %s\n", t->identity.cpu, t->identity.kernels);
     table_print(&t->printed, stdout);
     return OK;
 }
@@ -126,7 +126,7 @@ static FALLIBLE tune_all(struct tuner *t) {
     for (size_t i = 0; i < t->selection.num_threads; i++) {
         TRY(tune_on(t, t->selection.threads[i]));
     }
-    TRY(print_all(t)); // also where the file turns out to be none
+    TRY(print_all(t)); // also if the file cannot be written
     return t->options->cache ? expertd_tuning_store(t->options->cache, &t->identity, t->table) : OK;
 }
 

@@ -1,5 +1,5 @@
-// llama.cpp's side: MUL_MAT_ID on the file that tests/bench/peers/run has laid out for peer-ours, with the same lines on its input
-// and output. Built by --install against the ggml that comes with llama-cpp-python.
+// llama.cpp's side of tests/bench/peers/run: MUL_MAT_ID on the same file as peer-ours, with the same protocol on standard input and
+// output. Built by --install against the ggml of llama-cpp-python.
 //
 //     ggml-product DTYPE GROUPS ROWS K N SETS THREADS FILE OUTPUT
 #define _GNU_SOURCE
@@ -19,12 +19,12 @@
 
 enum { PAGE = 4096, TENSOR_ROOM = 1 << 20, HUGE_PAGE = 2 << 20 };
 
-// A dtype of run's: its type here, and how a block is laid out: scales first, then the codes of `run` k, the first half of them in
-// the low nibbles of their bytes and the second half in the high ones.
+// A dtype of `run`, its ggml type and the layout of a block: scales, then the codes of `run` k, of which the first half is in the
+// low nibbles of the bytes and the second half in the high nibbles.
 struct product_type {
     const char *name;
     enum ggml_type type;
-    unsigned bits, block, run, scale_k, scale_bytes; // bits 0: plain elements
+    unsigned bits, block, run, scale_k, scale_bytes; // bits 0: not quantised
 };
 static const struct product_type TYPES[] = {
     {"f32", .type = GGML_TYPE_F32},
@@ -62,7 +62,7 @@ static char *take(char **at, size_t bytes) {
     return part;
 }
 
-// Weights in huge pages, as everybody's.
+// Allocates huge pages, as the other sides do for weights.
 static void *reserve(size_t bytes) {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
@@ -93,7 +93,7 @@ static unsigned char code_at(const unsigned char *codes, unsigned bits, size_t i
     return bits == 8 ? codes[i] : (codes[i / 2] >> (i % 2 * 4)) & 15;
 }
 
-// One block: its scales and codes as the file has them, in llama.cpp's order.
+// Converts one block of scales and codes of the file to llama.cpp's layout.
 static void code_block(const struct product_type *t, const unsigned char *codes, size_t first, const unsigned char *scales,
                        unsigned char *to) {
     size_t scale_bytes = t->block / t->scale_k * t->scale_bytes;
@@ -112,7 +112,7 @@ static void code_block(const struct product_type *t, const unsigned char *codes,
     }
 }
 
-// All weights of a set as llama.cpp's files have them.
+// Converts all weights of a set to the layout of llama.cpp's files.
 static void code_weights(const struct product_type *t, size_t elements, const char *codes, const char *scales, char *to) {
     size_t scale_bytes = t->block / t->scale_k * t->scale_bytes, block_bytes = scale_bytes + t->block * t->bits / 8;
     for (size_t b = 0; b < elements / t->block; b++) {
@@ -130,8 +130,8 @@ static void fill_ids(struct ggml_tensor *ids, const int32_t *sizes, long groups)
     }
 }
 
-// The buffer type that llama.cpp itself would load these weights into: one of its rearranging ones, where it has one for the type.
-static ggml_backend_buffer_type_t rearranging_type(struct ggml_tensor *w, struct ggml_tensor *product) {
+// The buffer type into which llama.cpp would load these weights: one that repacks them, if there is one for the type.
+static ggml_backend_buffer_type_t repacking_type(struct ggml_tensor *w, struct ggml_tensor *product) {
     ggml_backend_reg_t registry = ggml_backend_cpu_reg();
     ggml_backend_dev_t device = ggml_backend_reg_dev_get(registry, 0);
     ggml_backend_dev_get_extra_bufts_t extra = NULL;
@@ -150,10 +150,10 @@ static ggml_backend_buffer_type_t rearranging_type(struct ggml_tensor *w, struct
     return NULL;
 }
 
-// Copies of the weights, in huge pages; the first is rearranged where that is what llama.cpp does, and the others are it again.
+// Makes copies of the weights in huge pages. The first is repacked if llama.cpp does so; the others are copies of it.
 static char *place_weights(struct ggml_tensor *w, struct ggml_tensor *product, const char *weights, size_t sets) {
     size_t set_bytes = ggml_nbytes(w);
-    ggml_backend_buffer_type_t type = rearranging_type(w, product);
+    ggml_backend_buffer_type_t type = repacking_type(w, product);
     char *copies;
     if (type) {
         ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(type, set_bytes * sets + HUGE_PAGE);
@@ -183,7 +183,7 @@ static const struct product_type *find_type(const char *name) {
     return NULL;
 }
 
-// One graph; its weights are pointed at another copy for each repetition. Answers lines until the input ends.
+// Runs one graph for each input line; each repetition uses another copy of the weights.
 static void serve(struct ggml_tensor *w, struct ggml_tensor *y, struct ggml_cgraph *graph, char *copies, size_t sets, int threads,
                   char *output) {
     size_t set_bytes = ggml_nbytes(w);
@@ -209,7 +209,7 @@ static void serve(struct ggml_tensor *w, struct ggml_tensor *y, struct ggml_cgra
 int main(int argc, char **argv) {
     const struct product_type *type = argc == 10 ? find_type(argv[1]) : NULL;
     if (!type) {
-        fprintf(stderr, "ggml-product: started by tests/bench/peers/run only\n");
+        fprintf(stderr, "ggml-product: to be started by tests/bench/peers/run only\n");
         return 64;
     }
     struct shape s = {atol(argv[2]), atol(argv[3]), atol(argv[4]), atol(argv[5]), atol(argv[6])};

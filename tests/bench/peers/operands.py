@@ -1,10 +1,10 @@
-"""The weights that both sides multiply by: elements of a dtype, or codes of 4 or 8 bits with scales along K."""
+"""The weights of both sides: elements of a dtype, or codes of 4 or 8 bits with scales along K."""
 
 import torch
 
 
 class Plain:
-    """[G, n, k] in the rows' own dtype."""
+    """Weights [G, n, k] in the dtype of the rows."""
 
     coded, sums = False, torch.float32
 
@@ -26,7 +26,7 @@ class Plain:
 
 
 class Bytes(Plain):
-    """int8 by int8 to int32: no scales."""
+    """int8 by int8 to int32, without scales."""
 
     sums = torch.int32
 
@@ -41,7 +41,7 @@ class Bytes(Plain):
 
 
 class Coded(Plain):
-    """Codes [G, n, k], two of 4 bits in a byte, the first one low; scales [G, n, k / scale_k]. All codes occur."""
+    """Codes [G, n, k] of all values, two 4-bit codes in a byte, the first in the low nibble; scales [G, n, k / scale_k]."""
 
     coded = True
 

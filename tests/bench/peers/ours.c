@@ -1,6 +1,6 @@
-// Our side of tests/bench/peers/run: a product or a layer on data that the other process has laid into a file, computed once for
-// each line on standard input, its nanoseconds written to standard output. A process of its own, so that no other library's threads
-// share ours.
+// Our side of tests/bench/peers/run and tests/bench/builds/run: a product or a layer on data that the other process has written to
+// a file. Computes it once for each line on standard input and prints the time in nanoseconds. It is a separate process, so that
+// other libraries' threads are not in ours.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,28 +14,29 @@
 #include "base/mapped.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
+#include "expert/model/model_load.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"
 #include "expertd/kernels/quantised.h"
 
 enum { PAGE = 4096, SPIN_US = 50, LINE_BYTES = 64 };
 
-// What --dtype may name: the dtype of the rows, and how the weights are coded where they are not of that dtype themselves.
+// The values of --dtype: the dtype of the rows, and the format of the weights if they are quantised.
 struct product_dtype {
     const char *name;
     enum expertd_dtype rows;
     bool coded;
     struct expertd_quantised_format format;
-    unsigned bits;        // of a code
-    size_t scale_columns; // of one scale; 0: 1
+    unsigned bits;        // per code
+    size_t scale_columns; // columns per scale; 0: 1
 };
 static const struct product_dtype PRODUCT_DTYPES[] = {
     {"f32", .rows = EXPERTD_DTYPE_F32},
     {"bf16", .rows = EXPERTD_DTYPE_BF16},
-    {"i8", .rows = EXPERTD_DTYPE_I8}, // to int32
+    {"i8", .rows = EXPERTD_DTYPE_I8}, // with int32 results
     {"mxfp4", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, .bits = 4},
     {"nvfp4", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .scale_k = 16}, .bits = 4},
-    // from here on without peers, but for int4-32 and int8-32
+    // from here on only int4-32 and int8-32 have peers
     {"mxfp8", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, .bits = 8},
     {"e4m3-128x128",
      EXPERTD_DTYPE_BF16,
@@ -58,10 +59,10 @@ static FALLIBLE find_dtype(const char *name, const struct product_dtype **out) {
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_USAGE, "%s is no dtype of a product", name);
+    FAIL(EXPERTD_ERR_USAGE, "unknown dtype %s of a product", name);
 }
 
-// The parts of the file lie at multiples of a page, one after another.
+// The parts of the file follow each other, each at a multiple of a page.
 struct shared_file {
     char *base;
     size_t bytes, used;
@@ -71,13 +72,13 @@ static FALLIBLE open_shared(const char *path, struct shared_file *out) {
     struct stat status;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0) {
-        FAIL(EXPERTD_ERR_IO, "%s: cannot be opened", path);
+        FAIL(EXPERTD_ERR_IO, "cannot open %s", path);
     }
     out->bytes = (size_t)status.st_size;
     void *base = mmap(NULL, out->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (base == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_IO, "%s: cannot be mapped", path);
+        FAIL(EXPERTD_ERR_IO, "cannot map %s", path);
     }
     out->base = base;
     return OK;
@@ -85,7 +86,7 @@ static FALLIBLE open_shared(const char *path, struct shared_file *out) {
 
 static FALLIBLE take_part(struct shared_file *file, size_t bytes, void *out) {
     if (bytes > file->bytes - file->used) {
-        FAIL(EXPERTD_ERR_INVALID, "the file has %zu bytes: too few for the shape", file->bytes);
+        FAIL(EXPERTD_ERR_INVALID, "the file has only %zu bytes: too few for the shape", file->bytes);
     }
     void *at = file->base + file->used;
     memcpy(out, &at, sizeof at);
@@ -93,7 +94,7 @@ static FALLIBLE take_part(struct shared_file *file, size_t bytes, void *out) {
     return OK;
 }
 
-// Answers lines until the input ends: run(context, number in the line) and its time.
+// For each input line: calls run(context, the number in the line) and prints its time.
 static FALLIBLE serve(err_t (*run)(void *context, unsigned long number), void *context) {
     char line[LINE_BYTES];
     printf("ready\n");
@@ -126,12 +127,12 @@ static err_t run_product(void *context, unsigned long number) {
     return expertd_grouped_matmul(&p->args, p->team, p->scratch);
 }
 
-// The weights of the file: elements, or rows of codes and then each row's scales.
+// The weights in the file: elements, or the codes of all rows followed by the scales of all rows.
 struct weights_of_file {
     const char *elements, *scales;
 };
 
-// Of each column.
+// The number of scales of a column.
 static size_t scales_along_k(const struct product_dtype *d, size_t k) {
     return d->format.scale_k ? k / d->format.scale_k : 1;
 }
@@ -283,7 +284,7 @@ int main(int argc, char **argv) {
     } else if (argc == 6 && strcmp(argv[1], "layer") == 0) {
         e = layer_main(argv);
     } else {
-        fprintf(stderr, "peer-ours: started by tests/bench/peers/run only\n");
+        fprintf(stderr, "peer-ours: to be started by tests/bench/peers/run only\n");
         return err_exit_code(EXPERTD_ERR_USAGE);
     }
     if (err_is(e)) {

@@ -1,4 +1,4 @@
-"""peer-ours as a process: one repetition at a time on the file that both sides see."""
+"""Starts peer-ours and runs one repetition at a time, on a file that both sides share."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ def padded(size):
 
 
 class Ours:
-    """A peer-ours, or a program with its manners. Its time is its own: what the pipe costs is not in it."""
+    """A process of peer-ours, or of a program with the same protocol. It measures its time itself, without the cost of the pipe."""
 
     def __init__(self, program, *arguments):
         self.program = program
@@ -23,7 +23,7 @@ class Ours:
             self.process.stdin.write(f"{number}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended: the next line says so
+            pass  # it has ended, which is reported below
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.program} ended with status {self.process.wait()}: see above")

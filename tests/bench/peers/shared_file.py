@@ -1,4 +1,4 @@
-"""The file in memory that peer-ours, and a peer that is a process too, read and write."""
+"""A file in memory shared with peer-ours and with peers that are separate processes."""
 
 import os
 
@@ -8,7 +8,7 @@ from ours import padded
 
 
 class SharedFile:
-    """Tensors one after another in a file in memory, each at a multiple of a page."""
+    """A file in memory with consecutive tensors, each at a multiple of a page."""
 
     def __init__(self, path, parts):
         self.path = path

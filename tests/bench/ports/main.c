@@ -1,9 +1,11 @@
-// port-cost: what an instruction costs beside VDPBF16PS: how many products a core leaves out for each copy of it.
+// port-cost: the cost of an instruction in a stream of VDPBF16PS, as the number of products that a core executes less per copy of
+// it.
 //
-//   port-cost [NAME…]     a table of all instructions in ports.S, or of those whose names begin so
+//   port-cost [NAME…]     a table of all instructions in ports.S, or of those whose names begin with NAME
 //
-// The loops without the instruction and with 8 and 16 copies among 24 products take turns; a figure is the median over all rounds.
-// 0: the instruction runs where products do not. At 16 it may be more than at 8: ports that products leave are full.
+// Loops of 24 products without the instruction and with 8 and 16 copies of it alternate; a figure is the median over all
+// rounds. 0: the instruction uses ports that products do not use. The figure may be larger with 16 copies than with 8, when
+// those ports are full.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +21,8 @@ typedef void port_loop(char *lines, long iterations);
 
 extern const struct port {
     const char *name;
-    port_loop *without, *with[2]; // 8 and 16 copies
-} ports[];                        // to one without a name
+    port_loop *without, *with[2]; // with: 8 and 16 copies
+} ports[];                        // terminated by an entry without a name
 
 static double run_ns(port_loop *loop) {
     static char lines[LINES * LINE] __attribute__((aligned(LINE)));
@@ -34,7 +36,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Products left out for each of `copies` copies.
+// The lost products per copy, with `copies` copies.
 static double cost(const struct port *port, size_t with, size_t copies) {
     double costs[ROUNDS];
     for (size_t i = 0; i < ROUNDS; i++) {
@@ -56,7 +58,7 @@ static int wanted(const char *name, int argc, char **argv) {
 int main(int argc, char **argv) {
     if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("gfni") ||
         !__builtin_cpu_supports("avx512vbmi2")) {
-        fprintf(stderr, "port-cost: this CPU has no AVX-512 with BF16, VBMI, VBMI2 and GFNI\n");
+        fprintf(stderr, "port-cost: this CPU lacks AVX-512 with BF16, VBMI, VBMI2 and GFNI\n");
         return 69;
     }
     size_t listed = 0;
@@ -64,10 +66,10 @@ int main(int argc, char **argv) {
         listed += (size_t)wanted(port->name, argc, argv);
     }
     if (listed == 0) {
-        fprintf(stderr, "usage: port-cost [NAME...]: no instruction's name begins so; without names it lists them all\n");
+        fprintf(stderr, "usage: port-cost [NAME...]: no instruction's name begins with NAME; without arguments all are listed\n");
         return 64;
     }
-    printf("%-16s %6s %6s\n", "PRODUCTS LEFT", "OF 8", "OF 16");
+    printf("%-16s %6s %6s\n", "LOST PRODUCTS", "OF 8", "OF 16");
     for (const struct port *port = ports; port->name; port++) {
         if (wanted(port->name, argc, argv)) {
             printf("%-16s %6.2f %6.2f\n", port->name, cost(port, 0, COPIES_MOST / 2), cost(port, 1, COPIES_MOST));
@@ -80,7 +82,7 @@ int main(int argc, char **argv) {
 #else
 
 int main(void) {
-    fprintf(stderr, "port-cost: of x86-64 with AVX-512 alone\n");
+    fprintf(stderr, "port-cost: x86-64 with AVX-512 only\n");
     return 69;
 }
 

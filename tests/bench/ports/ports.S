@@ -1,8 +1,8 @@
-# The loops of port-cost (main.c): 24 products, each on a sum of its own, with 0, 8 or 16 copies of an instruction spread among them.
+# The loops of port-cost (main.c): 24 products, each with its own accumulator, and 0, 8 or 16 copies of an instruction among them.
 #
 #   void port_…(char *lines, long iterations)
 #
-# Instructions read zmm28 and zmm29 and the lines at rdi, and write zmm24 to zmm27, whose number is \d, in turns.
+# Instructions read zmm28, zmm29 and the lines at rdi. They write zmm24 to zmm27 in rotation; \d is the register's number.
     .intel_syntax noprefix
     .section .note.GNU-stack, "", @progbits
 
@@ -45,7 +45,7 @@
     .globl ports
 ports:
 
-    # Multiplications and what shares their ports.
+    # Multiplications and instructions on the same ports.
     port vfmadd231ps, "vfmadd231ps zmm\d, zmm28, zmm29"
     port vmulps, "vmulps zmm\d, zmm28, zmm29"
     port vpmullw, "vpmullw zmm\d, zmm28, zmm29"

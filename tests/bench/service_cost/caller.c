@@ -20,7 +20,7 @@ struct caller {
     grpc_channel *channel;
     grpc_completion_queue *queue;
     grpc_slice request;
-    grpc_call *call; // the stream, or the unary call at hand
+    grpc_call *call; // the stream, or the current unary call
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
     grpc_slice status_text;
@@ -77,19 +77,19 @@ static grpc_op receive_status(struct caller *caller) {
                                                     .status_details = &caller->status_text}};
 }
 
-static void die(const struct caller *caller, const char *what) {
-    fprintf(stderr, "service-cost: %s%s: %s (status %d: %.*s)\n", caller->options.address, caller->options.method, what,
+static void die(const struct caller *caller, const char *failure) {
+    fprintf(stderr, "service-cost: %s%s: %s (status %d: %.*s)\n", caller->options.address, caller->options.method, failure,
             (int)caller->status, (int)GRPC_SLICE_LENGTH(caller->status_text),
             (const char *)GRPC_SLICE_START_PTR(caller->status_text));
     exit(1);
 }
 
-static void take_answer(struct caller *caller) {
+static void check_answer(struct caller *caller) {
     if (!caller->answer) {
         die(caller, "no answer");
     }
     if (grpc_byte_buffer_length(caller->answer) != caller->options.answer_bytes) {
-        die(caller, "an answer of another length than expected");
+        die(caller, "the answer has the wrong length");
     }
     grpc_byte_buffer_destroy(caller->answer);
     caller->answer = NULL;
@@ -109,7 +109,7 @@ static void call_unary(struct caller *caller, grpc_byte_buffer *request) {
     if (caller->status != GRPC_STATUS_OK) {
         die(caller, "the call failed");
     }
-    take_answer(caller);
+    check_answer(caller);
     end_call(caller);
 }
 
@@ -119,11 +119,11 @@ static void call_streamed(struct caller *caller, grpc_byte_buffer *request) {
         receive_answer(caller),
     };
     run_batch(caller, ops, sizeof ops / sizeof *ops);
-    take_answer(caller);
+    check_answer(caller);
 }
 
 int64_t caller_call(struct caller *caller) {
-    int64_t begun_ns = clock_now_ns();
+    int64_t begin_ns = clock_now_ns();
     grpc_byte_buffer *request = grpc_raw_byte_buffer_create(&caller->request, 1);
     if (caller->options.streamed) {
         call_streamed(caller, request);
@@ -131,7 +131,7 @@ int64_t caller_call(struct caller *caller) {
         call_unary(caller, request);
     }
     grpc_byte_buffer_destroy(request);
-    return clock_now_ns() - begun_ns;
+    return clock_now_ns() - begin_ns;
 }
 
 static grpc_arg integer(const char *key, int value) {
@@ -164,7 +164,7 @@ struct caller *caller_create(const struct caller_options *options) {
         begin_call(caller);
         grpc_op ops[] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}};
         run_batch(caller, ops, 1);
-        // Outstanding until the first answer brings it; end_stream waits for it.
+        // Completes with the first answer; end_stream waits for it.
         grpc_op initial = receive_initial(caller);
         INVARIANT(grpc_call_start_batch(caller->call, &initial, 1, &caller->initial, NULL) == GRPC_CALL_OK);
     }

@@ -1,11 +1,10 @@
-// A bare gRPC echo, as the measure of what the daemon's service adds: one NEXT queue, one thread, the daemon's channel arguments,
-// and answers made of the request's own slices: nothing is parsed, copied or allocated beside what gRPC allocates.
+// A bare gRPC echo server, to measure the overhead of the daemon's service: one NEXT queue, one thread, the daemon's channel
+// arguments. Answers consist of the request's slices: nothing is parsed or copied, and nothing is allocated except by gRPC.
 //
 //     grpc-echo unix:PATH | HOST:PORT
 //
-// The path says what to answer: /unary/N and /stream/N send the first N bytes of each message back; /copy/N/M does, after a plain
-// memcpy of M bytes from one place to another of memory that it shares (a memfd): the echo of tensors that lie in a region. Ends
-// with the process.
+// The method's path selects the answer. /unary/N and /stream/N return the first N bytes of each message. /copy/N/M does the same
+// after a memcpy of M bytes within shared memory (a memfd), which stands for tensors in a region. Runs until the process is killed.
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
@@ -20,10 +19,10 @@
 #include "base/err.h"
 
 enum { CALLS = 64, READ_CHUNK = 1 << 20, LOOKAHEAD = 65536, SLICES_MAX = 512, MMAP_THRESHOLD = 32 << 20, TOP_PAD = 64 << 20 };
-enum { SHARED_BYTES = 64 << 20 }; // copied from the one half to the other
+enum { SHARED_BYTES = 64 << 20 }; // copied from one half to the other
 static const int TRIM_THRESHOLD = 2000000000;
 
-// One call at a time, used again after its end.
+// A slot for one call at a time, reused after the call's end.
 struct call {
     grpc_call *call;
     grpc_call_details details;
@@ -71,7 +70,7 @@ static void on_accepted(struct call *call) {
     start(call, &read, 1);
 }
 
-// The first answer_bytes of the message, as references to its slices.
+// The first `bytes` bytes of the message, as references to its slices.
 static grpc_byte_buffer *first_bytes(const grpc_byte_buffer *message, size_t bytes) {
     const grpc_slice_buffer *from = &message->data.raw.slice_buffer;
     grpc_slice slices[SLICES_MAX];
@@ -107,7 +106,7 @@ static size_t add_end(struct call *call, grpc_op *ops) {
     return 2;
 }
 
-// Answers what was read; a unary call ends with that, a stream reads on in the same batch.
+// Answers the message that was read. A unary call ends with the answer; a stream starts the next read in the same batch.
 static void on_read(const struct echo *echo, struct call *call) {
     grpc_op ops[4];
     memcpy(echo->shared + SHARED_BYTES, echo->shared, call->copied_bytes);
@@ -126,7 +125,7 @@ static void on_read(const struct echo *echo, struct call *call) {
     call->message = NULL;
     start(call, ops, count);
     if (answer) {
-        grpc_byte_buffer_destroy(answer); // gRPC took its slices when the batch began
+        grpc_byte_buffer_destroy(answer); // gRPC has referenced its slices when the batch started
     }
 }
 
@@ -154,7 +153,7 @@ static grpc_arg integer(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-// The daemon's process settings and channel arguments, as far as they bear on speed.
+// Uses the process settings and channel arguments of the daemon that affect speed.
 static grpc_server *create_server(void) {
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
     mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
@@ -176,7 +175,7 @@ static grpc_server *create_server(void) {
     return grpc_server_create(&list, NULL);
 }
 
-// As the daemon makes a region.
+// Maps shared memory as the daemon does for a region.
 static uint8_t *map_shared(void) {
     int fd = memfd_create("grpc-echo", MFD_CLOEXEC);
     INVARIANT(fd >= 0 && ftruncate(fd, 2 * (off_t)SHARED_BYTES) == 0);

@@ -1,10 +1,10 @@
-// The service's own cost: calls that compute nothing (every id is -1) against the daemon, beside a bare gRPC echo of the same
-// bytes. Both run already; this program calls them in turn, a block here and a block there, so that whatever else the machine does
-// falls on both. Prints a JSON array, a row for each way and number of tokens. `run` beside it starts all three.
+// The overhead of the service: calls that compute nothing (every id is -1) to the daemon, compared with a bare gRPC echo of the
+// same bytes. Both servers are running already. This program alternates blocks of calls to each, so that other load of the machine
+// affects both. Prints a JSON array with a row for each way and number of tokens. The script `run` starts all three programs.
 //
 //     service-cost DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS WAYS TOKENS…
 //
-// WAYS: unary,stream,region,region-wire,region-bare or some of them.
+// WAYS: a comma-separated list of unary, stream, region, region-wire, region-bare.
 #include <grpc/grpc.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,9 +18,9 @@
 
 enum { ROUNDS = 20, CALLS_MAX = 1 << 20, WARM_UP_CALLS = 50, SIDES = 2, WAYS_AT = 8, TOKENS_FROM = 9, PATH_MAX_BYTES = 64 };
 
-// How the tensors travel, and what stands beside it. In a region they do not travel: the messages are small, and the echo is of
-// those, with a plain copy of the tensor from one place in shared memory to another; or of a message with the tensors; or of the
-// small messages alone, which is what the region's transport costs at least.
+// How tensors are sent, and the echo to compare with. With a region (shared memory) the messages are small. The echo then echoes
+// the small messages and copies the tensor once in shared memory (region), or echoes a message with the tensors (region-wire), or
+// echoes the small messages only, the lower limit of the transport's cost (region-bare).
 enum way { WAY_UNARY, WAY_STREAM, WAY_REGION, WAY_REGION_WIRE, WAY_REGION_BARE, WAY_COUNT };
 
 static const struct {
@@ -36,7 +36,7 @@ static const struct {
 
 struct side {
     const char *address;
-    clockid_t cpu; // of its process: user and system time
+    clockid_t cpu; // the CPU clock of its process: user and system time
     struct caller *caller;
     size_t calls;
     int64_t cpu_ns;
@@ -46,14 +46,14 @@ struct side {
 
 struct bench {
     struct side sides[SIDES]; // the daemon, the echo
-    struct client *client;    // of the daemon, for its regions
+    struct client *client;    // a client of the daemon, for regions
     uint32_t layer, hidden;
-    double seconds; // of a row
+    double seconds; // per row
 };
 
 static int64_t cpu_now_ns(const struct side *side) {
     struct timespec t;
-    INVARIANT(clock_gettime(side->cpu, &t) == 0); // the process has ended where this fails
+    INVARIANT(clock_gettime(side->cpu, &t) == 0); // fails if the process has ended
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
@@ -67,7 +67,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sorts in place.
+// Sorts latency_ns.
 static double percentile_us(uint32_t *latency_ns, size_t count, double share) {
     qsort(latency_ns, count, sizeof *latency_ns, by_latency);
     return latency_ns[(size_t)(share * (double)(count - 1))] / (double)NS_PER_US;
@@ -167,7 +167,7 @@ static void run_row(struct bench *bench, enum way way, size_t tokens) {
     struct request asked = request_create(&options), on_wire = request_create(&plain);
     measure(bench, way, (const struct request *[]){&asked, WAYS[way].echo_in_region ? &asked : &on_wire});
     if (!request_was_answered(&asked)) {
-        fprintf(stderr, "service-cost: the output in the region is not what no experts give\n");
+        fprintf(stderr, "service-cost: the output in the region is wrong: without experts it must be zeros\n");
         exit(1);
     }
     print_row(bench, way, tokens, &asked);
@@ -181,7 +181,7 @@ static void side_init(struct side *side, const char *address, const char *pid) {
     side->latency_ns = malloc(CALLS_MAX * sizeof *side->latency_ns);
     INVARIANT(side->latency_ns);
     if (clock_getcpuclockid((pid_t)strtol(pid, NULL, 10), &side->cpu) != 0) {
-        fprintf(stderr, "service-cost: there is no process %s\n", pid);
+        fprintf(stderr, "service-cost: no process %s\n", pid);
         exit(69);
     }
 }

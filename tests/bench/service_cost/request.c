@@ -7,7 +7,7 @@
 
 enum { TOP_K = 8, POISON = 0xff };
 
-// Tensors one after another in a region, or in memory of their own.
+// Places tensors one after another in a region, or keeps them in their own memory.
 struct layout {
     struct client_region *region;
     size_t used;
@@ -24,7 +24,7 @@ static struct wire_extent place(struct layout *layout, size_t bytes) {
     return extent;
 }
 
-// Takes data, which is malloc'd.
+// Takes ownership of data (from malloc).
 static struct wire_tensor tensor_of(struct layout *layout, enum expertd_dtype dtype, uint64_t rows, uint64_t columns, void *data) {
     size_t bytes = rows * columns * expertd_dtype_size(dtype);
     struct wire_tensor tensor = {.present = true,
@@ -71,7 +71,7 @@ static size_t output_bytes(const struct request_options *options) {
     return options->tokens * options->hidden * expertd_dtype_size(EXPERTD_DTYPE_BF16);
 }
 
-// The daemon's answer has 8-byte weights_id, epoch and two dimensions before its output: what they take is asked of its encoder.
+// Encodes an answer like the daemon's, with an 8-byte weights_id, epoch and two dimensions before the output, to get its length.
 static size_t answer_bytes(const struct request_options *options, const struct wire_request *request) {
     struct wire_response response = {.id = 1,
                                      .weights_id = 1,
@@ -87,7 +87,7 @@ static size_t answer_bytes(const struct request_options *options, const struct w
 }
 
 static void free_data(const struct wire_tensor *tensor) {
-    free((void *)(uintptr_t)tensor->view.data); // malloc'd here; the view's type is const
+    free((void *)(uintptr_t)tensor->view.data); // from malloc, although the view's type is const
 }
 
 size_t request_region_bytes(const struct request_options *options) {

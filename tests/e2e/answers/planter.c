@@ -1,6 +1,6 @@
-// Failures for a daemon on simulated devices, from outside: preloaded into it (LD_PRELOAD), it listens on the Unix socket that
-// EXPERTD_TEST_PLANTER names. A line "CALL AFTER" plants the failure (device.h's plant_failure), "none" takes back what is planted,
-// "calls CALL" asks how often that was called; each is answered by a line. For tests alone: expertd knows nothing of it.
+// Injects failures into a daemon on simulated devices. Tests preload this library (LD_PRELOAD). It listens on the Unix socket of
+// EXPERTD_TEST_PLANTER and answers each line with a line: "CALL AFTER" injects a failure (plant_failure in device.h), "none"
+// removes it, "calls CALL" returns the number of calls of CALL. expertd itself has no code for it.
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -16,7 +16,7 @@
 
 enum { LINE_MAX_BYTES = 128 };
 
-// The module of simulated devices, once the daemon has loaded it.
+// The table of the simulation's module, or NULL until the daemon has loaded the module.
 static const struct expertd_device_table *find_table(void) {
     char path[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
@@ -32,11 +32,11 @@ static const struct expertd_device_table *find_table(void) {
     return library ? dlsym(library, EXPERTD_DEVICE_TABLE_SYMBOL) : NULL;
 }
 
-static void obey(const char *line, char answer[LINE_MAX_BYTES]) {
+static void execute(const char *line, char answer[LINE_MAX_BYTES]) {
     const struct expertd_device_table *table = find_table();
     char call[64];
     unsigned after;
-    snprintf(answer, LINE_MAX_BYTES, "not understood\n");
+    snprintf(answer, LINE_MAX_BYTES, "unknown command\n");
     if (!table) {
         snprintf(answer, LINE_MAX_BYTES, "no simulated devices\n");
     } else if (strcmp(line, "none\n") == 0) {
@@ -59,7 +59,7 @@ static void *serve(void *context) {
             continue;
         }
         if (read(connection, line, sizeof line - 1) > 0) {
-            obey(line, answer);
+            execute(line, answer);
             if (write(connection, answer, strlen(answer)) < 0) {
                 perror("planter");
             }

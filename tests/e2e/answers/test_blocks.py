@@ -1,5 +1,5 @@
-"""Blocks with a step that few have, under the names of their authors' files, against numpy: Laguna's capped logits, A.X K1's
-selection bias, which may miss, and the norm that its block ends with."""
+"""Steps of the MoE block that few models have, compared with numpy: Laguna's soft cap on router logits, A.X K1's optional selection bias
+and the norm at the end of its block. The checkpoints have the tensor names of the vendors."""
 
 import json
 
@@ -24,7 +24,7 @@ def network(x, gate, up, down):
 
 
 class Model:
-    """A dense layer and one with experts, of the names that `names` gives; `norms` are names of its output's norm, of one weight."""
+    """A dense layer and an MoE layer. names: the vendor's tensor names. norms: the names under which the output norm's weight is stored."""
 
     def __init__(self, folder, names, config, bias=True, norms=()):
         random = np.random.default_rng(23)
@@ -59,8 +59,8 @@ class Model:
         groups = self.config.get("n_group", 1)
         if groups > 1:
             of_group = np.sort(chosen.reshape(len(rows), groups, -1), -1)[..., -2:].sum(-1)
-            kept = of_group >= np.sort(of_group, -1)[:, -self.config["topk_group"], None]
-            chosen = np.where(np.repeat(kept, E // groups, 1), chosen, -np.inf)
+            selected = of_group >= np.sort(of_group, -1)[:, -self.config["topk_group"], None]
+            chosen = np.where(np.repeat(selected, E // groups, 1), chosen, -np.inf)
         out = np.zeros(rows.shape)
         for token, x in enumerate(rows.astype(np.float64)):
             ids = np.argsort(-chosen[token])[:K]
@@ -78,7 +78,7 @@ def rows(random):
     return random.standard_normal((TOKENS, H)).astype(np.float32)
 
 
-def asked(rows, **more):
+def request_for(rows, **more):
     return pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), output_dtype=pb.F32, **more)
 
 
@@ -97,8 +97,8 @@ def test_lagunas_logits_are_capped_the_callers_too(rows, tmp_path, start_daemon)
         with daemon.client() as client:
             ids[cap] = client.describe().models[0].layers[0].weights_id
             wanted[cap] = model.block(rows)
-            assert error_per_token(values_of(client.forward(asked(rows)).output), wanted[cap]).max() < BOUND
-            by_logits = client.forward(asked(rows, router_logits=tensor(model.logits(rows).astype(np.float32))))
+            assert error_per_token(values_of(client.forward(request_for(rows)).output), wanted[cap]).max() < BOUND
+            by_logits = client.forward(request_for(rows, router_logits=tensor(model.logits(rows).astype(np.float32))))
             assert error_per_token(values_of(by_logits.output), wanted[cap]).max() < BOUND
         done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", model.folder, "--tokens", "1,7,40")
         assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
@@ -110,7 +110,7 @@ def test_devices_cap_logits_to_the_bits_of_the_cpu_with_their_arithmetic(rows, t
     for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
-            answers.append(rows_of(client.forward(asked(rows[:9])).output))
+            answers.append(rows_of(client.forward(request_for(rows[:9])).output))
         daemon.stop()
     assert answers[0] == answers[1]
 
@@ -125,7 +125,7 @@ def axk1(folder, model_type="axk1", bias=True, norms=(BESIDE,), **config):
 
 
 def own_routes(rows, model):
-    """Routes of the caller's: every token the same two experts. And the sum that they stand for."""
+    """Routes that send every token to the same two experts, and the expected sum."""
     ids, weights = np.tile(np.int32([5, 2]), (len(rows), 1)), np.tile(np.float32([0.5, 0.75]), (len(rows), 1))
     x = rows.astype(np.float64)
     return pb.Routes(ids=tensor(ids, "I32"), weights=tensor(weights)), sum(
@@ -138,13 +138,14 @@ def test_axk1s_block_ends_with_a_norm_and_may_have_no_bias(bias, norm, config, r
     daemon = start_daemon("--compute-dtype", "f32", model=model.folder)
     with daemon.client() as client:
         def error(wanted, **more):
-            return error_per_token(values_of(client.forward(asked(rows, **more)).output), wanted).max()
+            return error_per_token(values_of(client.forward(request_for(rows, **more)).output), wanted).max()
         assert error(model.normed(model.block(rows))) < BOUND
         by_logits = {"router_logits": tensor(model.logits(rows).astype(np.float32))}
         assert error(model.normed(model.block(rows)), **by_logits) < BOUND
         routed = model.block(rows, shared=False)
         assert error(routed, shared_experts=pb.SHARED_EXPERTS_EXCLUDE) < BOUND
-        completed = model.normed(routed + network(rows.astype(np.float64), *model.shared))  # as its caller does
+        # A caller that computes the shared expert itself completes the block like this.
+        completed = model.normed(routed + network(rows.astype(np.float64), *model.shared))
         assert error(completed) < BOUND
     done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", model.folder, "--tokens", "1,7,40")
     assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
@@ -153,26 +154,26 @@ def test_axk1s_block_ends_with_a_norm_and_may_have_no_bias(bias, norm, config, r
 def test_axk1s_norm_follows_the_shared_experts_with_the_callers_routes(rows, tmp_path, start_daemon):
     model = axk1(tmp_path / "model")
     routes, routed = own_routes(rows, model)
-    whole = model.normed(routed + network(rows.astype(np.float64), *model.shared))
+    completed = model.normed(routed + network(rows.astype(np.float64), *model.shared))
     with start_daemon("--compute-dtype", "f32", model=model.folder).client() as client:
         for shared, wanted in ((pb.SHARED_EXPERTS_UNSPECIFIED, routed), (pb.SHARED_EXPERTS_EXCLUDE, routed),
-                               (pb.SHARED_EXPERTS_INCLUDE, whole)):
-            got = values_of(client.forward(asked(rows, routes=routes, shared_experts=shared)).output)
+                               (pb.SHARED_EXPERTS_INCLUDE, completed)):
+            got = values_of(client.forward(request_for(rows, routes=routes, shared_experts=shared)).output)
             assert error_per_token(got, wanted).max() < BOUND
 
 
 @pytest.mark.parametrize("dtype", ("bf16", "f32"))
-def test_axk1s_norm_has_one_rounding_and_the_same_bits_however_it_is_computed(dtype, random, tmp_path, start_daemon):
+def test_axk1s_norm_has_one_rounding_and_the_same_bits_in_every_configuration(dtype, random, tmp_path, start_daemon):
     model, many = axk1(tmp_path / "model"), random.standard_normal((600, H)).astype(np.float32)
     answers = {}
     for options in (("--threads", 1), ("--threads", 2, "--shards", 3), ("--kernels", "scalar"),
                     ("--max-batch-tokens", 64, "--max-piece-tokens", 7)):
         daemon = start_daemon("--compute-dtype", dtype, *options, model=model.folder)
         with daemon.client() as client:
-            answer = client.forward(asked(many)).output
+            answer = client.forward(request_for(many)).output
             answers[options] = rows_of(answer)
             for few in (slice(0, 1), slice(7, 20)):
-                assert rows_of(client.forward(asked(many[few])).output) == answers[options][few]
+                assert rows_of(client.forward(request_for(many[few])).output) == answers[options][few]
             narrow = client.forward(pb.ForwardRequest(layer=LAYER, hidden=tensor(many), output_dtype=pb.BF16)).output
             assert narrow.data == bf16_bits(values_of(answer)).tobytes()
         daemon.stop()
@@ -196,12 +197,12 @@ def test_axk1s_norm_is_part_of_its_weights_id(tmp_path, start_daemon):
 @pytest.mark.parametrize("what,model,message", (
     ("no norm", {"norms": ()}, "model.layers.1.post_mlp_layernorm.weight is missing"),
     ("two norms", {"norms": (BESIDE, WITHIN)}, "both model.layers.1.post_mlp_layernorm.weight and model.layers.1.mlp.post_mlp"),
-    ("more of it", {"norms": (BESIDE, "post_mlp_layernorm.bias")}, "post_mlp_layernorm.bias lies in the MoE block"),
-    ("another model's", {"model_type": "deepseek_v3", "norms": (WITHIN,)}, "mlp.post_mlp_layernorm.weight lies in the MoE block"),
+    ("a bias too", {"norms": (BESIDE, "post_mlp_layernorm.bias")}, "post_mlp_layernorm.bias is in the MoE block"),
+    ("another model's", {"model_type": "deepseek_v3", "norms": (WITHIN,)}, "mlp.post_mlp_layernorm.weight is in the MoE block"),
     ("no shared expert", {"n_shared_experts": 0}, "n_shared_experts is 0"),
     ("epsilon", {"rms_norm_eps": 0}, "rms_norm_eps is 0"),
 ))
-def test_a_norm_that_is_not_understood_is_refused_by_name(what, model, message, tmp_path):
+def test_an_unsupported_norm_is_refused_by_name(what, model, message, tmp_path):
     folder = axk1(tmp_path / "model", **model).folder
     done = run_program("expertd", "--model", folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 65 and message in done.stderr, done.stderr
@@ -213,7 +214,7 @@ def test_devices_refuse_a_norm_by_name(tmp_path):
     assert done.returncode == 69 and "blocks that end with a norm" in done.stderr, done.stderr
 
 
-def test_other_models_have_the_bias_or_are_refused(tmp_path):
+def test_other_models_without_the_bias_are_refused(tmp_path):
     model = axk1(tmp_path / "model", "deepseek_v3", bias=False)
     done = run_program("expertd", "--model", model.folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 65 and "mlp.gate.e_score_correction_bias is missing" in done.stderr, done.stderr

@@ -1,5 +1,5 @@
-"""Layers on devices: simulated GPUs give the answers of the model's authors' code over gRPC, with the same bits on one and on several;
-what is missing for real ones is said."""
+"""Layers on devices. Simulated GPUs give the golden answers, with the same bits on any number of devices. On a machine without a usable
+GPU, --device cuda fails with an error that names the missing part, and --device auto uses the CPU."""
 
 import ctypes
 import json
@@ -21,16 +21,16 @@ from harness.tensors import error_per_token, rows_of, tensor, values_of
 from test_latent import Model as Latent
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
-# EXPERTD_DEVICE=cuda asks a GPU in place of a simulated one where the answers are looked at.
+# EXPERTD_DEVICE=cuda runs the tests of answers on a GPU instead of a simulated one.
 REAL = os.environ.get("EXPERTD_DEVICE", "").startswith("cuda")
 DEVICE = "cuda" if REAL else "sim"
-# A simulated kernel takes ten times as long under a sanitizer, and expert_test_device_layer runs each of them there too.
+# Simulated kernels are ten times slower under a sanitizer, where the unit test expert_test_device_layer runs each of them too.
 DEVICES = ("cuda",) if REAL else ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
 VARIANTS = ("mma_16", "mma_32", "mma_64", "wgmma_8", "wgmma_16", "wgmma_32", "wgmma_64", "wgmma_128")
 
 
 def answers(golden, *arguments, env=None, program="expertd"):
-    """Of every layer: its own router's answer, and that to the golden's routes in BF16."""
+    """({layer: (output with the model's router, BF16 output with the golden's routes)}, numerics ids)."""
     daemon = Daemon(*arguments, model=golden.folder, env=env, program=program)
     try:
         with daemon.client() as client:
@@ -74,7 +74,7 @@ def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices
 
 
 @pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss") if not SANITIZER else ("qwen2_moe",))
-def test_bits_do_not_depend_on_the_kernel_that_makes_the_products(case, name):
+def test_bits_do_not_depend_on_the_kernel_variant(case, name):
     golden = case(name)
     cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     for variant in VARIANTS if not SANITIZER else VARIANTS[-1:]:
@@ -82,7 +82,7 @@ def test_bits_do_not_depend_on_the_kernel_that_makes_the_products(case, name):
         assert same == ids and bytes_of(found) == bytes_of(cpu), variant
 
 
-@pytest.mark.skipif(bool(SANITIZER), reason="calls of the same kinds as in the tests above, for minutes")
+@pytest.mark.skipif(bool(SANITIZER), reason="takes minutes and makes the same calls as the tests above")
 def test_verify_agrees_with_a_simulated_gpu(case):
     folder = case("qwen2_moe").folder
     daemon = Daemon("--device", "sim", "--compute-dtype", "bf16", model=folder)
@@ -111,7 +111,7 @@ def test_status_shows_weights_kernels_and_the_memory_of_devices(case):
     assert "mxfp4" in shown.stdout and "1/bf16/sm_90" in shown.stdout
 
 
-def test_quantised_weights_may_be_widened_there_too(case):
+def test_quantised_weights_may_be_widened_on_a_device_too(case):
     golden = case("mixtral_awq")
     found, ids = answers(golden, "--device", "sim", "--widen")
     assert ids == {"1/bf16/sm_90+widen"}
@@ -119,8 +119,8 @@ def test_quantised_weights_may_be_widened_there_too(case):
         assert error_per_token(values_of(own), golden.get(layer, "output")).max() <= golden.bound("bf16")
 
 
-def test_a_large_batch_is_taken_in_while_the_one_before_is_computed(case):
-    """In pieces of two tokens, the next ones leave for the device early; what each answers is what it answers alone."""
+def test_the_next_batch_is_copied_to_the_device_while_one_is_computed(case):
+    """With pieces of two tokens. Each answer is the same as alone."""
     golden = case("qwen2_moe")
     layer = golden.layers[-1]
     fields = {"layer": layer, "hidden": tensor(golden.get(layer, "input")[:12])}
@@ -137,21 +137,22 @@ def test_a_large_batch_is_taken_in_while_the_one_before_is_computed(case):
 
 
 @pytest.mark.threads
-def test_large_messages_leave_for_the_device_from_where_they_were_gathered(case):
-    """Rows of 32 KiB and more are not copied again on the host, those of small calls and of regions are; the bits are the same."""
+def test_large_messages_are_sent_to_the_device_without_a_copy_on_the_host(case):
+    """Messages with 32 KiB of rows and more are sent to the device without a copy on the host. Rows of small calls and of regions are copied
+    first. The bits are the same."""
     golden, rows = case("qwen2_moe"), 256
     layer = golden.layers[-1]
     seen = golden.get(layer, "input")[:1]
     ids, weights = np.full((rows, 1), -1), np.zeros((rows, 1))
-    ids[-1], weights[-1] = 1, 0.5  # one row for an expert: simulation takes its time
+    ids[-1], weights[-1] = 1, 0.5  # a single row for an expert, since simulation is slow
     routes = pb.Routes(ids=tensor(ids, "I32"), weights=tensor(weights, "F32"))
     daemon = Daemon("--device", "sim", "--max-queue-bytes", "256KiB", "--max-message-bytes", "128KiB", "--max-batch-tokens", "512",
                     model=golden.folder)
     try:
         with daemon.client() as client:
-            few = pb.Routes(ids=tensor(ids[-1:], "I32"), weights=tensor(weights[-1:], "F32"))
+            one_row = pb.Routes(ids=tensor(ids[-1:], "I32"), weights=tensor(weights[-1:], "F32"))
             for dtype in ("BF16", "F32"):
-                alone = client.forward(layer=layer, hidden=tensor(seen, dtype), routes=few, output_dtype=pb.F32).output.data
+                alone = client.forward(layer=layer, hidden=tensor(seen, dtype), routes=one_row, output_dtype=pb.F32).output.data
                 before = daemon.metric("expertd_rows_direct_total")
                 fields = {"layer": layer, "hidden": tensor(np.repeat(seen, rows, 0), dtype), "routes": routes, "output_dtype": pb.BF16}
                 one = client.forward(**fields).output
@@ -160,7 +161,7 @@ def test_large_messages_leave_for_the_device_from_where_they_were_gathered(case)
                 assert not any(b"".join(rows_of(one)[:-1]))
                 calls = [client.stub.Forward.future(pb.ForwardRequest(**fields), timeout=30 * SLOW) for _ in range(6)]
                 answers = [call.result().output.data for call in calls if not call.exception()]
-                assert len(answers) > 0 and set(answers) == {one.data}  # others did not fit the queue
+                assert len(answers) > 0 and set(answers) == {one.data}  # the other calls did not fit into the queue
             with Region(client, 1 << 18) as region:
                 before = daemon.metric("expertd_rows_direct_total")
                 fields["hidden"] = Layout(region).put(fields["hidden"])
@@ -172,7 +173,7 @@ def test_large_messages_leave_for_the_device_from_where_they_were_gathered(case)
 
 @pytest.mark.parametrize("name", ("qwen2_moe", "mixtral_awq"))
 def test_experts_move_between_devices_and_no_bit_changes(case, name, random):
-    """Any set of experts on any device, copies too; the answers of calls that go on meanwhile are those from before."""
+    """Random placements with replicas. Calls during the moves get the same answers as before."""
     golden = case(name)
     layer = golden.layers[-1]
     fields = {"layer": layer, "hidden": tensor(golden.get(layer, "input")[:2])}
@@ -201,7 +202,7 @@ def test_experts_move_between_devices_and_no_bit_changes(case, name, random):
         daemon.stop()
 
 
-def test_experts_move_as_far_as_places_were_reserved(case):
+def test_a_move_beyond_the_reserved_device_slots_is_refused(case):
     golden = case("qwen2_moe")
     daemon = Daemon("--device", "sim:2", "--move-bytes-max", "1", model=golden.folder)
     try:
@@ -209,14 +210,14 @@ def test_experts_move_as_far_as_places_were_reserved(case):
             shown = admin.show(1)[0]
             with raises("RESOURCE_EXHAUSTED") as raised:
                 admin.apply(placement_of(1, shown.epoch, 2, [[0]] * (len(shown.copies) - 1) + [[1]]))
-            assert "its device has places for" in raised.failure.message and "move_bytes_max" in raised.failure.message
+            assert "its device has slots for" in raised.failure.message and "move_bytes_max" in raised.failure.message
             assert admin.show(1)[0].epoch == shown.epoch
     finally:
         daemon.stop()
 
 
-def test_the_hosts_memory_lets_go_of_what_the_devices_have():
-    """At its peak the host has an expert of each thread, beside what a simulated device's memory is: the weights once, not twice."""
+def test_the_host_frees_weights_that_are_on_devices():
+    """The peak memory holds the weights once, in the simulated device's memory, and one expert per loading thread on the host."""
     model = "synthetic:tiny,layers=4,experts=64"
     sizes = {}
     for device in ("cpu", "sim"):
@@ -228,8 +229,8 @@ def test_the_hosts_memory_lets_go_of_what_the_devices_have():
     assert SANITIZER or sizes["sim"][0] < sizes["cpu"][0] + weights // 2, sizes
 
 
-def test_what_does_not_fit_on_a_device_is_refused_with_figures():
-    """Before anything is copied, or even read."""
+def test_a_model_that_does_not_fit_on_a_device_is_refused_with_figures():
+    """Before any weight is read or copied."""
     done = run_program("expertd", "--model", "synthetic:mixtral-8x7b", "--device", "sim", "--max-batch-tokens", 512, "--listen",
                        "127.0.0.1:0", "--http", "off")
     assert done.returncode == 69, done.stderr
@@ -242,8 +243,8 @@ def test_more_devices_than_shards_is_a_configuration_error(case):
     assert done.returncode == 78 and "shards is 2" in done.stderr and "3 devices" in done.stderr
 
 
-# ---- what there is of a GPU: an installation of its own, with a module for CUDA that is the simulation's or finds nothing, and with
-# or without a shared object in the driver's place. CUDA itself is not needed.
+# ---- GPU detection, without CUDA: an installation with a stand-in for the CUDA module (the simulation, or a module that finds no usable
+# GPU), and with or without a stand-in for the driver's library
 
 MODULES = {"none": None, "some": BUILD / "lib/expertd/libexpertd_sim.so",
            **{name: BUILD / f"tests/{name}/libexpertd_cuda.so" for name in ("no_gpu", "failing_gpu", "busy_gpu_0", "busy_gpu_1")}}
@@ -258,7 +259,7 @@ def driver_here():
 
 @pytest.fixture
 def installed(tmp_path):
-    """installed(module, driver): the program of an installation with that module, and the environment with or without a driver."""
+    """installed(module, driver) makes an installation. Returns its expertd, and the environment that finds the driver, if there is one."""
     def install(module, driver):
         if not driver and driver_here():
             pytest.skip("this machine has NVIDIA's driver")
@@ -273,7 +274,7 @@ def installed(tmp_path):
     return install
 
 
-MISSING = {  # module, driver: what is said
+MISSING = {  # (module, driver): words of the message
     ("none", True): ("no module", "libexpertd_cuda.so", "deploy/install-deps --cuda", "-DEXPERTD_CUDA=ON"),
     ("some", False): ("no driver", "libcuda.so.1", "install NVIDIA's driver"),
     ("no_gpu", True): ("no cuda device", "the driver finds no GPU", "nvidia-smi"),
@@ -281,7 +282,7 @@ MISSING = {  # module, driver: what is said
 
 
 @pytest.mark.parametrize("module,driver", MISSING)
-def test_what_is_missing_for_a_gpu_is_said(case, installed, module, driver):
+def test_the_error_names_what_a_gpu_lacks(case, installed, module, driver):
     program, env = installed(module, driver)
     done = run_program(program, "--model", case("qwen2_moe").folder, "--device", "cuda", "--listen", "127.0.0.1:0", "--http", "off", env=env)
     assert done.returncode == 69, done.stderr
@@ -289,7 +290,7 @@ def test_what_is_missing_for_a_gpu_is_said(case, installed, module, driver):
 
 
 @pytest.mark.parametrize("module,driver", MISSING)
-def test_auto_is_the_cpu_where_something_is_missing_and_says_what(case, installed, module, driver):
+def test_auto_uses_the_cpu_and_logs_what_a_gpu_lacks(case, installed, module, driver):
     program, env = installed(module, driver)
     golden = case("qwen2_moe")
     daemon = Daemon("--device", "auto", model=golden.folder, env=env, program=program)
@@ -302,8 +303,8 @@ def test_auto_is_the_cpu_where_something_is_missing_and_says_what(case, installe
 
 @pytest.mark.parametrize("proven,opened,reason", ((0, False, "2 cuda devices are there, but no such device has run these kernels yet"),
                                                    (1, True, "all CUDA-capable devices are busy")))
-def test_auto_is_the_cpu_where_others_have_the_gpus(case, installed, proven, opened, reason):
-    """And where it would not take them anyway, it leaves them alone: what is opened once has a context until the process ends."""
+def test_auto_uses_the_cpu_where_other_processes_use_the_gpus(case, installed, proven, opened, reason):
+    """A GPU that auto would not use is not opened: an opened GPU keeps a context until the process ends."""
     program, env = installed(f"busy_gpu_{proven}", driver=True)
     daemon = Daemon("--device", "auto", model=case("qwen2_moe").folder, env=env, program=program)
     reasons = [event["reason"] for event in daemon.events("device_auto")]
@@ -320,14 +321,14 @@ def test_auto_takes_one_gpu_and_says_that_there_are_more(case, installed):
     auto = daemon.events("device_auto")
     daemon.stop()
     assert len(devices) == 1 and devices[0]["count"] == "1"
-    assert len(auto) == 1 and int(auto[0]["left"]) > 0 and "takes all" in auto[0]["reason"]
+    assert len(auto) == 1 and int(auto[0]["left"]) > 0 and "uses all" in auto[0]["reason"]
     found, ids = answers(golden, "--device", "auto", "--compute-dtype", "bf16", env=env, program=program)
     cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     assert ids == same and bytes_of(found) == bytes_of(cpu)
 
 
-def test_auto_is_the_cpu_where_its_kernels_are_named(case, installed):
-    """Whose bits were asked for: a GPU's would be others."""
+def test_auto_uses_the_cpu_with_the_option_kernels(case, installed):
+    """--kernels selects an arithmetic of the CPU; a GPU would give other bits."""
     program, env = installed("some", driver=True)
     daemon = Daemon("--device", "auto", "--kernels", "scalar", "--compute-dtype", "bf16", model=case("qwen2_moe").folder, env=env, program=program)
     reasons = [event["reason"] for event in daemon.events("device_auto")]
@@ -337,8 +338,8 @@ def test_auto_is_the_cpu_where_its_kernels_are_named(case, installed):
     assert ids == {"1/bf16/cpu"} and len(reasons) == 1 and "--kernels scalar" in reasons[0]
 
 
-def test_auto_is_the_cpu_where_a_gpu_fails_while_the_model_is_loaded(case, installed):
-    """Asked for by name, the GPU's failure is the daemon's."""
+def test_auto_uses_the_cpu_if_the_gpu_fails_while_loading(case, installed):
+    """With --device cuda, the same failure ends the daemon."""
     program, env = installed("failing_gpu", driver=True)
     daemon = Daemon("--device", "auto", model=case("qwen2_moe").folder, env=env, program=program)
     reasons = [event["reason"] for event in daemon.events("device_auto")]
@@ -348,8 +349,8 @@ def test_auto_is_the_cpu_where_a_gpu_fails_while_the_model_is_loaded(case, insta
     assert done.returncode != 0 and "an unspecified failure" in done.stderr, done.stderr
 
 
-def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path):
-    """Nobody asked for a GPU: the model is the CPU's, with as many shards as were asked for, and the log says why."""
+def test_auto_uses_the_cpu_for_layers_that_gpus_do_not_compute(installed, tmp_path):
+    """The CPU serves the model with the given number of shards, and the log names the reason."""
     program, env = installed("some", driver=True)
     daemon = Daemon("--device", "auto", model=Latent(tmp_path / "model").folder, env=env, program=program)
     reasons = [event["reason"] for event in daemon.events("device_auto") if event["kind"] == "cpu"]
@@ -361,8 +362,8 @@ def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path)
     assert {layer.numerics_id for layer in layers} == {"1/f32/cpu"} and "device" not in status
 
 
-def test_auto_tries_the_cpu_with_what_a_gpu_has_no_room_for(installed):
-    """Which has none for it here either: the last word is the CPU's."""
+def test_auto_tries_the_cpu_with_a_model_too_large_for_a_gpu(installed):
+    """Here the model does not fit into the host's memory either, so the error is the CPU's."""
     program, env = installed("some", driver=True)
     done = run_program(program, "--model", "synthetic:deepseek-v3", "--device", "auto", "--max-batch-tokens", 512, "--listen",
                        "127.0.0.1:0", "--http", "off", env=env)
@@ -381,7 +382,7 @@ def test_a_gpu_that_is_not_there_is_named(case, installed):
 @pytest.mark.release
 def test_an_installation_has_the_modules_where_its_programs_look(case, tmp_path):
     subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(tmp_path / "first")], check=True, stdout=subprocess.DEVNULL)
-    (tmp_path / "first").rename(tmp_path / "moved")  # they look beside themselves, wherever that is
+    (tmp_path / "first").rename(tmp_path / "moved")  # programs find modules relative to their own path
     folder = tmp_path / "moved"
     assert (folder / "lib/expertd/libexpertd_cuda.so").exists() == (BUILD / "lib/expertd/libexpertd_cuda.so").exists()
     found, ids = answers(case("qwen2_moe"), "--device", "sim", "--compute-dtype", "bf16", program=folder / "bin/expertd")

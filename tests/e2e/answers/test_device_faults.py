@@ -1,5 +1,5 @@
-"""Several devices, and one that fails: a batch gets SHARD_LOST, the next one the right answer from a new communicator, and nothing is
-left behind. Failures are planted in simulated devices through a preloaded library (planter.c)."""
+"""Failures of one of several devices: the batch fails with SHARD_LOST, the next batch is answered correctly through a new communicator, and
+nothing leaks. A preloaded library (planter.c) injects failures into simulated devices."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ ROUNDS = 210 if not SANITIZER else 30
 
 
 class Planter:
-    """A daemon on simulated devices in which failures can be planted. hangs: what the device holds then is left to the system."""
+    """A daemon on simulated devices with injected failures. hangs: do not report leaks, since a hanging device's memory cannot be freed."""
 
     def __init__(self, model, *arguments, hangs=False):
         self.folder = tempfile.TemporaryDirectory(prefix="expertd-planter-")
@@ -87,8 +87,8 @@ def test_a_failed_or_silent_rank_costs_its_batch_and_nothing_else(golden, device
 
 
 @pytest.mark.threads
-def test_a_rank_is_lost_while_somebody_looks(golden):
-    """What became of the exchange is told to a monitor on the loop's thread, and comes to pass on the computing one."""
+def test_a_rank_is_lost_while_metrics_are_read(golden):
+    """The HTTP thread reads the exchange's state while the computing thread changes it."""
     fields, over, seen = request_of(golden), threading.Event(), []
     with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
 
@@ -131,8 +131,8 @@ def test_a_communicator_that_cannot_be_made_is_tried_again(golden):
         assert planter.daemon.metric("expertd_exchange_rebuilds_total") == 1
 
 
-def test_those_who_were_not_in_the_batch_wait_and_are_answered(golden):
-    """Eight callers at once while ranks stop: whoever is not answered is told, and every answer is right."""
+def test_callers_outside_the_lost_batch_are_answered(golden):
+    """Eight callers while ranks stop: each call gets a correct answer or UNAVAILABLE."""
     fields = request_of(golden)
     with Planter(golden.folder, "--device", "sim:2", "--max-batch-tokens", "4") as planter, planter.daemon.client() as client:
         right = client.forward(**fields).output.data
@@ -194,8 +194,8 @@ def test_hundreds_of_communicators_leave_nothing_behind(golden):
         assert SANITIZER or last["rss"] <= first["rss"] + (2 << 20), (first, last)
 
 
-def test_nothing_is_reserved_or_waited_for_as_a_whole_while_serving(golden):
-    """CUDA's calls that take memory or stop a device: none after READY, whatever is served."""
+def test_serving_makes_no_cuda_call_that_allocates_or_synchronises(golden):
+    """After READY, no request makes a CUDA call that allocates memory or blocks a device."""
     calls = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaStreamCreate", "cudaStreamSynchronize")
     with Planter(golden.folder, "--device", "sim:3") as planter, planter.daemon.client() as client:
         before = {call: planter.ask(f"calls {call}") for call in calls}
@@ -223,8 +223,8 @@ def test_a_device_that_is_lost_for_good_takes_the_service_out(golden):
 @pytest.mark.parametrize("device", ("sim", "sim:2"))
 @pytest.mark.parametrize("after", (1, 3, 5))
 def test_a_kernel_that_does_not_end_takes_the_service_out(golden, device, after):
-    """Nothing can abort it, wherever it stands, nor a communicator whose rows wait for it: the batch is told within its time, later
-    ones at once, and the daemon still ends when it is asked to."""
+    """Nothing can abort such a kernel, nor a communicator that waits for it. The batch fails within the exchange timeout, later ones fail at
+    once, and the daemon still stops on SIGTERM."""
     fields = request_of(golden)
     with Planter(golden.folder, "--device", device, hangs=True) as planter, planter.daemon.client() as client:
         client.forward(**fields)

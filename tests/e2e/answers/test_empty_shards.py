@@ -1,4 +1,4 @@
-"""More shards than a layer has experts: some hold none, and no bit changes, wherever the experts lie and move to."""
+"""More shards than a layer has experts, so that some shards hold none. No bit changes with any placement."""
 
 import json
 
@@ -14,7 +14,7 @@ H, I, TOKENS = 64, 48, 20
 
 
 class Model:
-    """One layer of Mixtral with one choice a token, whose weight is thus 1."""
+    """One Mixtral layer with one expert per token, so that the routing weight is 1."""
 
     def __init__(self, folder, experts):
         random = np.random.default_rng(experts)
@@ -52,33 +52,33 @@ def rows():
 
 
 def answers_of(client, rows, experts):
-    """The model's router; one token; routes that leave experts out, and all of them."""
+    """Answers with the model's router, for one token, with routes that drop some slots, and with routes that drop all."""
     ids = np.random.default_rng(4).integers(-1, experts, (len(rows), 3))
-    asked = [{"hidden": tensor(rows)}, {"hidden": tensor(rows[:1])}]
+    requests = [{"hidden": tensor(rows)}, {"hidden": tensor(rows[:1])}]
     for chosen in (ids, np.full(ids.shape, -1)):
         routes = pb.Routes(ids=tensor(chosen, "I32"), weights=tensor(np.full(chosen.shape, 0.5)))
-        asked.append({"hidden": tensor(rows), "routes": routes})
-    return [rows_of(client.forward(layer=0, output_dtype=pb.F32, **fields).output) for fields in asked]
+        requests.append({"hidden": tensor(rows), "routes": routes})
+    return [rows_of(client.forward(layer=0, output_dtype=pb.F32, **fields).output) for fields in requests]
 
 
-WAYS = [("--shards", 3), ("--shards", 7, "--threads", 2), ("--shards", 3, "--threads", 1), ("--compute-dtype", "bf16", "--shards", 3)]
+OPTIONS = [("--shards", 3), ("--shards", 7, "--threads", 2), ("--shards", 3, "--threads", 1), ("--compute-dtype", "bf16", "--shards", 3)]
 
 
 def test_shards_without_experts_change_no_bit(model, rows, start_daemon):
     alone, weights = {}, {}
-    for way in [("--shards", 1), ("--shards", 1, "--compute-dtype", "bf16"), *WAYS]:
-        daemon, dtype = start_daemon(*way, model=model.folder), "bf16" if "bf16" in way else "f32"
+    for options in [("--shards", 1), ("--shards", 1, "--compute-dtype", "bf16"), *OPTIONS]:
+        daemon, dtype = start_daemon(*options, model=model.folder), "bf16" if "bf16" in options else "f32"
         with daemon.client() as client:
             got = answers_of(client, rows, model.experts)
-            whole = values_of(client.forward(layer=0, hidden=tensor(rows), output_dtype=pb.F32).output)
+            output = values_of(client.forward(layer=0, hidden=tensor(rows), output_dtype=pb.F32).output)
         (loaded,) = daemon.events("loaded")
         daemon.stop()
-        assert got == alone.setdefault(dtype, got), way
-        assert loaded["weights_bytes"] == weights.setdefault(dtype, loaded["weights_bytes"]), "a shard without experts takes none"
-        assert error_per_token(whole, model.block(rows.astype(np.float64))).max() < (2e-6 if dtype == "f32" else 3e-2)
+        assert got == alone.setdefault(dtype, got), options
+        assert loaded["weights_bytes"] == weights.setdefault(dtype, loaded["weights_bytes"]), "empty shards take no memory"
+        assert error_per_token(output, model.block(rows.astype(np.float64))).max() < (2e-6 if dtype == "f32" else 3e-2)
 
 
-def test_balanced_with_replicas_and_moves_to_and_from_them(model, rows, tmp_path, start_daemon):
+def test_replicas_and_moves_to_and_from_empty_shards_change_no_bit(model, rows, tmp_path, start_daemon):
     counts = tmp_path / "counts.json"
     counts.write_text(json.dumps({"layers": {"0": [5] * model.experts}}))
     balanced = ("--shards", 3, "--placement", "balanced", "--placement-counts", counts)
@@ -89,7 +89,7 @@ def test_balanced_with_replicas_and_moves_to_and_from_them(model, rows, tmp_path
             answers.append(answers_of(client, rows, model.experts))
             shown = admin.show(0)[0]
             assert len(shown.copies) == model.experts and sum(shown.copies) == model.experts + replicas
-            for holder in (0, 2, 1):  # all experts on one shard, two shards empty
+            for holder in (0, 2, 1):  # all experts on one shard; two shards are empty
                 shown = admin.show(0)[0]
                 wanted = placement_of(0, shown.epoch, 3, [[holder]] * model.experts)
                 assert admin.apply(wanted)[-1].done

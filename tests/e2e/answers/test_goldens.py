@@ -1,4 +1,4 @@
-"""The daemon's answers are those of the model's authors' code, within each golden case's bounds."""
+"""The daemon's answers agree with the golden outputs, which other software computed, within each case's bounds."""
 
 import itertools
 
@@ -13,15 +13,15 @@ from harness.tensors import error_per_token, rows_of, tensor, values_of
 SHARDS = (1, 2, 3) if not SANITIZER else (3,)
 
 
-def ways():
-    """Every case in both dtypes on each number of shards; of every third case one is also for ThreadSanitizer."""
+def configurations():
+    """Every case in both dtypes on each number of shards. One configuration of every third case also runs under ThreadSanitizer."""
     for name, dtype, shards in itertools.product(SERVED_CASES, ("f32", "bf16"), SHARDS):
         threads = (dtype, shards) == ("bf16", SHARDS[-1]) and name in SERVED_CASES[::3]
         marks = [pytest.mark.threads] if threads else []
         yield pytest.param((name, dtype, shards), marks=marks, id=f"{name}-{dtype}-{shards}shards")
 
 
-@pytest.fixture(scope="module", params=ways())
+@pytest.fixture(scope="module", params=configurations())
 def served_case(request, case):
     name, dtype, shards = request.param
     daemon = Daemon("--compute-dtype", dtype, "--shards", shards, model=case(name).folder)
@@ -53,7 +53,7 @@ def test_routes_of_the_caller_give_the_same_block(served_case):
             answer = client.forward(layer=layer, hidden=hidden, routes=routes(golden, layer, ids), shared_experts=include)
             assert error_per_token(values_of(answer.output), golden.get(layer, "output")).max() <= golden.bound(dtype)
             outputs.append(answer.output.data)
-        assert outputs[0] == outputs[1], "ids as I32 and as I64 give other bits"
+        assert outputs[0] == outputs[1], "I32 and I64 ids give different bits"
 
 
 def test_logits_of_the_caller_give_the_same_block(served_case):
@@ -74,7 +74,7 @@ def test_routes_leave_the_shared_expert_to_the_caller(served_case):
         wanted = golden.get(layer, "output")
         for request in (dict(routes=routes(golden, layer)), dict(shared_experts=pb.SHARED_EXPERTS_EXCLUDE)):
             routed = values_of(client.forward(layer=layer, hidden=hidden, **request).output)
-            # The bound is relative to the whole block; the parts may be larger than their sum.
+            # The bound is relative to the block's output; its parts may be larger than their sum.
             error = np.abs(routed + shared - wanted).max(axis=1)
             scale = np.maximum(np.abs(wanted).max(axis=1), np.abs(routed).max(axis=1) + np.abs(shared).max(axis=1))
             assert (error / scale).max() <= golden.bound(dtype)
@@ -104,7 +104,7 @@ def test_narrow_routing_weights_are_widened_exactly(served_case, weights):
 
 
 def test_hidden_states_in_bf16_give_the_same_rows(served_case):
-    """The goldens' inputs are exactly representable in bf16."""
+    """The golden inputs are exactly representable in bf16."""
     golden, _, client = served_case
     layer = golden.layers[-1]
     values = golden.get(layer, "input")

@@ -1,4 +1,4 @@
-"""The bits of a row depend on the row, its routes, the weights and the dtypes alone: never on neighbours, shards, threads, kernels."""
+"""The bits of an output row depend only on the row, its routes, the weights and the dtypes: not on other rows, shards, threads or kernels."""
 
 import concurrent.futures
 import json
@@ -33,19 +33,19 @@ def usable_kernels():
 
 
 KERNELS = usable_kernels()
-OTHER_WAYS = [("--shards", 2), ("--shards", 3), ("--threads", 1), ("--threads", 5), ("--shards", 2, "--threads", 3),
-              *(("--kernels", name) for name in KERNELS)]
+OTHER_OPTIONS = [("--shards", 2), ("--shards", 3), ("--threads", 1), ("--threads", 5), ("--shards", 2, "--threads", 3),
+                 *(("--kernels", name) for name in KERNELS)]
 
 
 class Problem:
-    """One model's layer, rows for it, and requests made of chosen rows."""
+    """A model's layer, input rows, and requests with a choice of these rows."""
 
     def __init__(self, golden, seed=3):
         random = np.random.default_rng(seed)
         self.golden, self.layer = golden, golden.layers[-1]
         hidden = golden.get(self.layer, "input").shape[1]
         experts = golden.router_logits(self.layer).shape[1]
-        # Some rows of the goldens, then rows over many magnitudes, subnormals among their products.
+        # Rows of the golden case, then rows of many magnitudes, some with subnormal products.
         own = golden.get(self.layer, "input")[:16]
         wild = random.standard_normal((TOKENS - len(own), hidden)) * 2.0 ** random.integers(-70, 30, (TOKENS - len(own), 1))
         self.rows = np.concatenate([own, wild.astype(np.float32)])
@@ -103,7 +103,7 @@ def test_poisoned_rows_touch_no_other_row(setup, routed, poison):
     got = rows_of(client.forward(problem.request(range(TOKENS), routed, values)).output)
     assert all(got[i] == expected[routed][i] for i in range(TOKENS) if i not in touched)
     if np.isnan(poison) and not routed:
-        assert np.isnan(np.frombuffer(got[3], np.float32)).any(), "a NaN row became numbers"
+        assert np.isnan(np.frombuffer(got[3], np.float32)).any(), "the output of a NaN row has no NaN"
 
 
 def test_the_same_row_many_times_is_the_same_each_time(setup):
@@ -133,15 +133,15 @@ def test_callers_at_the_same_time_keep_their_rows(setup):
 def test_shards_threads_and_kernels_change_no_bit(case, dtype, model, start_daemon):
     problem = Problem(case(model))
     outputs = {}
-    for way in [("--shards", 1, "--threads", 2), *OTHER_WAYS]:
-        daemon = start_daemon("--compute-dtype", dtype, *way, model=problem.golden.folder)
+    for options in [("--shards", 1, "--threads", 2), *OTHER_OPTIONS]:
+        daemon = start_daemon("--compute-dtype", dtype, *options, model=problem.golden.folder)
         with daemon.client() as client:
             described = client.describe().models[0].layers[-1]
-            outputs[way] = (problem.outputs(client), described.weights_id, described.numerics_id)
+            outputs[options] = (problem.outputs(client), described.weights_id, described.numerics_id)
         daemon.stop()
     first = next(iter(outputs.values()))
-    different = [way for way, found in outputs.items() if found != first]
-    assert not different, f"other bits, weights_id or numerics_id with {different}"
+    different = [options for options, found in outputs.items() if found != first]
+    assert not different, f"different bits, weights_id or numerics_id with {different}"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -152,9 +152,9 @@ def test_balanced_placements_and_replicas_change_no_bit(case, model, start_daemo
     counts.write_text(json.dumps({"layers": {str(layer): random.integers(0, 1000, experts).tolist()
                                              for layer in problem.golden.layers}}))
     outputs = []
-    for way in [("--shards", 1), *((("--shards", shards, "--replicas", replicas, "--placement", "balanced",
-                                     "--placement-counts", counts)) for shards, replicas in ((2, 0), (3, 2), (3, experts)))]:
-        daemon = start_daemon(*way, model=problem.golden.folder)
+    for options in [("--shards", 1), *((("--shards", shards, "--replicas", replicas, "--placement", "balanced",
+                                         "--placement-counts", counts)) for shards, replicas in ((2, 0), (3, 2), (3, experts)))]:
+        daemon = start_daemon(*options, model=problem.golden.folder)
         with daemon.client() as client:
             outputs.append(problem.outputs(client))
         daemon.stop()
@@ -197,7 +197,7 @@ def test_f16_hidden_states_are_widened(setup):
     assert rows_of(narrow.output) == rows_of(wide.output)
 
 
-def test_no_tokens_are_an_answer_of_no_rows(setup):
+def test_a_request_without_tokens_has_an_answer_without_rows(setup):
     problem, _, client, _ = setup
     for routed in (False, True):
         output = client.forward(problem.request([], routed)).output
@@ -207,13 +207,13 @@ def test_no_tokens_are_an_answer_of_no_rows(setup):
 def test_a_row_of_dropped_slots_is_zero(setup):
     problem, _, client, expected = setup
     assert problem.ids[5].max() < 0
-    assert not any(expected[True][5]), "a row without experts is +0 throughout"
+    assert not any(expected[True][5]), "a row without experts must be +0 in every element"
 
 
 def test_hidden_states_are_rounded_once_to_the_compute_dtype(setup):
-    """f32 rows under bf16 compute are the rows of their bf16 rounding; under f32 compute nothing is rounded."""
+    """With bf16 compute, f32 rows give the same bits as these rows rounded to bf16. With f32 compute nothing is rounded."""
     problem, dtype, client, expected = setup
     rounded = bf16_values(np.frombuffer(tensor(problem.rows, "BF16").data, np.uint16)).reshape(problem.rows.shape)
     got = rows_of(client.forward(problem.request(range(TOKENS), values=rounded)).output)
     assert (got == expected[False]) == (dtype == "bf16")
-    assert got[:16] == expected[False][:16], "the goldens' rows are exact in bf16"
+    assert got[:16] == expected[False][:16], "golden rows are exact in bf16, so rounding must not change their answers"

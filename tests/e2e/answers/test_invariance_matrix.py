@@ -1,7 +1,7 @@
-"""Equal bits in every cell: shards 1, 2, 3, 5 x callers 1, 4, 16 x one by one, pieces, whole x unary, stream x before, during and
-after moves of the experts, with replicas, for every golden.
+"""Equal bits for every golden case in every combination of 1, 2, 3 or 5 shards, 1, 4 or 16 callers, single rows, pieces or all rows per
+request, unary calls or streams, and before, during and after moves of the experts with replicas.
 
-What is expected is asked of one shard with one thread, each row alone: nothing was merged, split, spread or moved there.
+The expected bits come from one shard with one thread and one row per request: without merging, splitting, sharding or moves.
 """
 
 import concurrent.futures
@@ -14,18 +14,18 @@ from harness.paths import SANITIZER, SERVED_CASES
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
 
-# The sanitizers look for other faults than wrong bits: less of each will do.
+# Sanitizer builds look for other faults than wrong bits, so they run fewer combinations.
 SHARDS = (1, 2, 3, 5) if not SANITIZER else (1, 3)
 CALLERS = (1, 4, 16) if not SANITIZER else (5,)
 ROWS = 24
 ROUNDS = 2 if not SANITIZER else 1
-MOVES = 3  # at least, while callers ask
-# Under ThreadSanitizer (AddressSanitizer takes every other one): own routing with a bias and groups, biases and clamps, weights on the input.
+MOVES = 3  # at least so many moves during calls
+# ThreadSanitizer runs these: a router with bias and groups, biases and clamps, weights on the input. AddressSanitizer runs every second case.
 THREADED = ("deepseek_v3", "gpt_oss", "llama4")
 
 
 class Problem:
-    """Rows of a golden's last layer, with the model's routing and with given routes; `expected` once they have been asked alone."""
+    """Rows for a golden case's last layer, with the model's routing or given routes. `expected` holds their answers after compute_expected."""
 
     def __init__(self, case):
         random = np.random.default_rng(11)
@@ -44,7 +44,7 @@ class Problem:
             fields["routes"] = pb.Routes(ids=tensor(self.ids[rows], "I32"), weights=tensor(self.weights[rows]))
         return pb.ForwardRequest(layer=self.layer, hidden=tensor(self.hidden[rows]), timings=True, **fields)
 
-    def ask_alone(self, client):
+    def compute_expected(self, client):
         for routed in (False, True):
             self.expected[routed] = [rows_of(client.forward(self.request([row], routed)).output)[0] for row in range(ROWS)]
 
@@ -55,15 +55,15 @@ class Problem:
 
 
 def batchings(random, caller):
-    """Lists of rows that one caller asks for one after the other, or at once on a stream."""
-    whole = [random.permutation(ROWS)]
+    """The rows of each request of one caller: all rows, pieces, or single rows."""
+    all_rows = [random.permutation(ROWS)]
     pieces = np.array_split(random.permutation(ROWS), random.integers(2, 6))
     alone = [[row] for row in random.permutation(ROWS)[:6]]
-    return [whole, pieces, alone][caller % 3]
+    return [all_rows, pieces, alone][caller % 3]
 
 
 def call(problem, client, seed):
-    """One caller's part: unary or a stream, own routing and given. Returns how many answers came out of merged batches."""
+    """The calls of one caller, unary or on a stream, with either routing. Returns the number of answers from merged batches."""
     random, merged = np.random.default_rng(seed), 0
     for turn in range(ROUNDS):
         lists = batchings(random, seed + turn)
@@ -89,14 +89,14 @@ def call_from_many(problem, daemon, callers):
 
 
 def call_from_all(problem, daemon):
-    """Every number of callers. Returns how many answers came out of merged batches, and the epochs that were seen."""
+    """Calls with every number of callers. Returns the number of answers from merged batches, and the placement epochs of all answers."""
     problem.epochs = set()
     merged = sum(call_from_many(problem, daemon, callers) for callers in CALLERS)
     return merged, problem.epochs
 
 
 def call_while_experts_move(problem, daemon, seed):
-    """Before, during and after moves. Returns how many answers came out of merged batches."""
+    """Calls before, during and after moves. Returns the number of answers from merged batches."""
     merged_before, before = call_from_all(problem, daemon)
     during, merged_during = set(), 0
     with Mover(daemon, problem.layer, seed) as mover:
@@ -105,7 +105,7 @@ def call_while_experts_move(problem, daemon, seed):
             during, merged_during = during | epochs, merged_during + merged
     merged_after, after = call_from_all(problem, daemon)
     assert mover.replicas > 0
-    assert len(before) == 1 and after == {mover.epoch} != before, "epochs of answers before and after the moves"
+    assert len(before) == 1 and after == {mover.epoch} != before, "one epoch before the moves, another one after them"
     return merged_before + merged_during + merged_after
 
 
@@ -115,15 +115,15 @@ def test_bits_are_equal_for_every_number_of_shards_batching_caller_and_placement
     problem, merged = Problem(case(name)), 0
     alone = start_daemon("--shards", 1, "--threads", 1, model=case(name).folder)
     with alone.client() as client:
-        problem.ask_alone(client)
+        problem.compute_expected(client)
     alone.stop()
     for shards in SHARDS:
         if shards > problem.experts:
-            continue  # a shard without an expert is refused
+            continue  # test_empty_shards.py covers shards without experts
         daemon = start_daemon("--shards", shards, "--threads", max(2, shards), model=case(name).folder)
         if shards == 1:
-            merged += call_from_all(problem, daemon)[0]  # there is one placement
+            merged += call_from_all(problem, daemon)[0]  # one shard has only one placement
         else:
             merged += call_while_experts_move(problem, daemon, shards)
         daemon.stop()
-    assert merged > 0, "no two requests shared a batch: the test has not tested that"
+    assert merged > 0, "no two requests shared a batch, so merging was not tested"

@@ -1,5 +1,5 @@
-"""Latent experts (Nemotron-H's): the routed ones read and give rows of L, between two projections; router and shared expert see the
-whole row. Answers are held against numpy, in all ways to ask; bits are those of a token alone, wherever its experts lie."""
+"""Latent experts (Nemotron-H): routed experts work on rows of L elements between a down and an up projection; router and shared expert
+read the full row. Answers are compared with numpy for every kind of request. A token's bits are the same alone and in any placement."""
 
 import json
 
@@ -15,7 +15,7 @@ from harness.tensors import bf16_bits, error_per_token, rows_of, tensor, values_
 
 H, L, I, SHARED, E, K, TOKENS, LAYER, SCALE = 128, 96, 64, 80, 8, 3, 40, 1, 2.5
 MIXER = f"backbone.layers.{LAYER}.mixer"
-# Of fp32 sums in another order; of what is rounded to bf16.
+# Bounds for fp32 sums in another order, and for intermediates rounded to bf16.
 F32_BOUND, BF16_BOUND = 2e-6, 2e-2
 
 
@@ -24,7 +24,7 @@ def relu2(x):
 
 
 class Model:
-    """A Mamba layer, of which nothing is read, and one with experts, as NVIDIA's files have them."""
+    """A Mamba layer, which the daemon skips, and an MoE layer, with the tensor names of NVIDIA's files."""
 
     def __init__(self, folder, dtype="F32", latent=L, drop=(), cut=(), variant=None, **config):
         random = np.random.default_rng(31)
@@ -99,7 +99,7 @@ def rows():
     return values_of(tensor(np.random.default_rng(3).standard_normal((TOKENS, H)), "BF16"))
 
 
-def asked(rows, **more):
+def request_for(rows, **more):
     return pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), output_dtype=pb.F32, **more)
 
 
@@ -108,7 +108,7 @@ def as_routes(ids, weights):
 
 
 @pytest.mark.parametrize("dtype, bound", [("f32", F32_BOUND), ("bf16", BF16_BOUND)])
-def test_answers_are_numpys_in_every_way_to_ask(dtype, bound, model, rows, start_daemon):
+def test_answers_agree_with_numpy_for_every_kind_of_request(dtype, bound, model, rows, start_daemon):
     daemon = start_daemon("--compute-dtype", dtype, model=model.folder)
     ids, weights = model.routes(rows)
     own, shared = model.routed(rows, ids, weights), model.shared_part(rows)
@@ -121,24 +121,24 @@ def test_answers_are_numpys_in_every_way_to_ask(dtype, bound, model, rows, start
     with daemon.client() as client:
         (layer,) = client.describe().models[0].layers
         assert (layer.layer, layer.hidden_size, layer.num_experts, layer.top_k) == (LAYER, H, E, K)
-        for way, wanted in [({}, own + shared), (exclude, own), ({"router_logits": logits}, own + shared),
+        for fields, wanted in [({}, own + shared), (exclude, own), ({"router_logits": logits}, own + shared),
                             ({"routes": as_routes(other_ids, other)}, theirs),
                             ({"routes": as_routes(other_ids, other), **include}, theirs + shared),
                             ({"routes": as_routes(none, np.ones((TOKENS, 1))), **include}, shared)]:
-            got = values_of(client.forward(asked(rows, **way)).output)
+            got = values_of(client.forward(request_for(rows, **fields)).output)
             assert got.shape == (TOKENS, H)
-            assert error_per_token(got, wanted).max() < bound, way.keys()
-        nothing = client.forward(asked(rows, routes=as_routes(none, np.ones((TOKENS, 1))))).output
+            assert error_per_token(got, wanted).max() < bound, fields.keys()
+        nothing = client.forward(request_for(rows, routes=as_routes(none, np.ones((TOKENS, 1))))).output
         assert not values_of(nothing).any()
 
 
-def test_a_model_without_them_is_served_as_before(tmp_path, rows, start_daemon):
+def test_a_model_without_latent_experts_is_served(tmp_path, rows, start_daemon):
     for latent in (None, 0):
         model = Model(tmp_path / str(latent), latent=latent)
         daemon = start_daemon("--compute-dtype", "f32", model=model.folder)
         with daemon.client() as client:
             wanted = model.routed(rows, *model.routes(rows)) + model.shared_part(rows)
-            assert error_per_token(values_of(client.forward(asked(rows)).output), wanted).max() < F32_BOUND
+            assert error_per_token(values_of(client.forward(request_for(rows)).output), wanted).max() < F32_BOUND
 
 
 def test_experts_may_read_wider_rows_than_the_model_has(tmp_path, rows, start_daemon):
@@ -146,7 +146,7 @@ def test_experts_may_read_wider_rows_than_the_model_has(tmp_path, rows, start_da
     daemon = start_daemon("--compute-dtype", "f32", "--shards", 2, model=model.folder)
     with daemon.client() as client:
         wanted = model.routed(rows, *model.routes(rows)) + model.shared_part(rows)
-        assert error_per_token(values_of(client.forward(asked(rows)).output), wanted).max() < F32_BOUND
+        assert error_per_token(values_of(client.forward(request_for(rows)).output), wanted).max() < F32_BOUND
     assert_verified(daemon, model)
 
 
@@ -156,35 +156,35 @@ def assert_verified(daemon, model):
 
 
 @pytest.mark.parametrize("dtype", ("f32", pytest.param("bf16", marks=pytest.mark.threads)))
-def test_bits_are_those_of_a_token_alone_wherever_its_experts_lie(dtype, model, rows, start_daemon):
+def test_bits_are_those_of_a_token_alone_in_every_placement(dtype, model, rows, start_daemon):
     answers = []
     for options in (("--shards", 1, "--threads", 1), ("--shards", 3, "--threads", 4, "--max-piece-tokens", 7),
                     ("--shards", 4, "--threads", 2, "--kernels", "scalar")):
         daemon = start_daemon("--compute-dtype", dtype, *options, model=model.folder)
         with daemon.client() as client:
-            whole = rows_of(client.forward(asked(rows)).output)
+            all_rows = rows_of(client.forward(request_for(rows)).output)
             for token in range(0, TOKENS, 7):
-                assert rows_of(client.forward(asked(rows[token:token + 1])).output) == [whole[token]]
+                assert rows_of(client.forward(request_for(rows[token:token + 1])).output) == [all_rows[token]]
             routes = as_routes(np.zeros((TOKENS, 1)), np.ones((TOKENS, 1)))
-            mixed = [asked(rows, id=1), asked(rows[::-1], routes=routes, id=2), asked(rows[5:9], id=3)]
+            mixed = [request_for(rows, id=1), request_for(rows[::-1], routes=routes, id=2), request_for(rows[5:9], id=3)]
             streamed = {answer.id: answer for answer in client.stream(mixed)}
-            assert rows_of(streamed[1].output) == whole and rows_of(streamed[3].output) == whole[5:9]
+            assert rows_of(streamed[1].output) == all_rows and rows_of(streamed[3].output) == all_rows[5:9]
             if "--max-piece-tokens" in options:
                 with admin_of(daemon) as admin:
                     random = np.random.default_rng(1)
                     for _ in range(3):
                         (shown,) = admin.show(LAYER)
                         admin.apply(moved(random, shown))
-                        assert rows_of(client.forward(asked(rows)).output) == whole
+                        assert rows_of(client.forward(request_for(rows)).output) == all_rows
         assert_verified(daemon, model)
         daemon.stop()
-        answers.append(whole)
+        answers.append(all_rows)
     assert answers[0] == answers[1] == answers[2]
 
 
 @pytest.mark.parametrize("name", ("fp8_blocks", "modelopt_nvfp4", "compressed_int4"))
 @pytest.mark.share(3)
-def test_experts_may_be_coded(name, rows, tmp_path, start_daemon):
+def test_experts_may_be_quantised(name, rows, tmp_path, start_daemon):
     variant, ids = VARIANTS[name], set()
     model = Model(tmp_path / "model", "BF16", variant=variant)
     wanted = model.routed(rows, *model.routes(rows)) + model.shared_part(rows)
@@ -195,14 +195,14 @@ def test_experts_may_be_coded(name, rows, tmp_path, start_daemon):
             assert layer.quantisation == variant.name
             ids.add(layer.weights_id)
             bound = 1e-5 if "f32" in options else BF16_BOUND
-            assert error_per_token(values_of(client.forward(asked(rows)).output), wanted).max() < bound, options
+            assert error_per_token(values_of(client.forward(request_for(rows)).output), wanted).max() < bound, options
         assert_verified(daemon, model)
         daemon.stop()
     assert len(ids) == 1
 
 
 def test_a_move_copies_experts_of_latent_rows(model, tmp_path, start_daemon):
-    """And the projections are part of what names the weights."""
+    """A move copies rows of L, and the projections are part of weights_id."""
     daemon = start_daemon("--compute-dtype", "f32", "--shards", 2, model=model.folder)
     wide = start_daemon("--compute-dtype", "f32", "--shards", 2, model=Model(tmp_path / "wide", latent=None).folder)
     copied = []
@@ -228,20 +228,20 @@ def test_a_move_copies_experts_of_latent_rows(model, tmp_path, start_daemon):
 
 
 @pytest.mark.parametrize("name, made, words", [
-    ("no way in", {"drop": ("fc1_latent_proj.weight",)}, "mixer.fc1_latent_proj.weight is missing"),
-    ("no way out", {"drop": ("fc2_latent_proj.weight",)}, "mixer.fc2_latent_proj.weight is missing"),
-    ("a row too few in", {"cut": ("fc1_latent_proj.weight",)}, "mixer.fc1_latent_proj.weight"),
-    ("a row too few out", {"cut": ("fc2_latent_proj.weight",)}, "mixer.fc2_latent_proj.weight"),
-    ("of another width", {"moe_latent_size": L - 1}, "experts.0.up_proj.weight"),
-    ("not said", {"moe_latent_size": None}, "experts.0.up_proj.weight"),
+    ("no down projection", {"drop": ("fc1_latent_proj.weight",)}, "mixer.fc1_latent_proj.weight is missing"),
+    ("no up projection", {"drop": ("fc2_latent_proj.weight",)}, "mixer.fc2_latent_proj.weight is missing"),
+    ("a short down projection", {"cut": ("fc1_latent_proj.weight",)}, "mixer.fc1_latent_proj.weight"),
+    ("a short up projection", {"cut": ("fc2_latent_proj.weight",)}, "mixer.fc2_latent_proj.weight"),
+    ("another latent size", {"moe_latent_size": L - 1}, "experts.0.up_proj.weight"),
+    ("latent size missing", {"moe_latent_size": None}, "experts.0.up_proj.weight"),
     ("biased", {"mlp_bias": True}, "mlp_bias is true"),
 ])
-def test_checkpoints_that_lie_are_refused_by_name(name, made, words, tmp_path):
+def test_inconsistent_checkpoints_are_refused_by_name(name, made, words, tmp_path):
     model = Model(tmp_path / "model", **made)
     done = run_program("expertd", "--model", model.folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 65 and words in done.stderr, done.stderr
 
 
-def test_devices_refuse_them_by_name(model, tmp_path):
+def test_devices_refuse_latent_experts_by_name(model, tmp_path):
     done = run_program("expertd", "--model", model.folder, "--device", "sim:2", "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 69 and "latent experts" in done.stderr, done.stderr

@@ -1,5 +1,5 @@
-"""Stored scales that are NaN or infinite: served as they are stored, on every path the bits of the scalar twin, with one warning that
-names the first of them. Experts without such scales answer as if there were none. And zero points that are as odd."""
+"""Quantised checkpoints with unusual values. NaN and infinite scales are served as stored, with the bits of the scalar twin on every path
+and one warning that names the first tensor; experts without such scales are not affected. Zero points of 16 give a warning too."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 TOKENS, BOUND = 40, 1e-5
 LAST = EXPERTS - 1
-# name: (variant, [(part, expert, suffix, index, value)], how many scales are no numbers)
+# name: (variant, [(part, expert, suffix, index, value)], the number of scales that are not finite)
 CASES = {
     "nan_of_f32": ("fp8_blocks", [("gate_proj", LAST, ".weight_scale_inv", (1, 0), np.nan)], 1),
     "bf16_and_two_parts": ("fp8_blocks_bf16_scales", [("up_proj", LAST, ".weight_scale_inv", (0, 0), np.inf),
@@ -29,8 +29,8 @@ def as_stored(dtype, value):
     return int(np.float32(value).view(np.uint32) >> 16) if dtype == "BF16" else value
 
 
-def damage(checkpoint, places):
-    for part, expert, suffix, index, value in places:
+def damage(checkpoint, changes):
+    for part, expert, suffix, index, value in changes:
         name = checkpoint.module(part, expert) + suffix
         dtype, array = checkpoint.tensors[name]
         array = np.array(array, copy=True)
@@ -40,66 +40,66 @@ def damage(checkpoint, places):
 
 
 def routed(hidden, expert):
-    """Through one expert, and one that is whole."""
+    """Routes every row to `expert` and to expert 0, which is not damaged."""
     ids = np.array([[expert, 0]] * len(hidden))
     return pb.ForwardRequest(layer=0, hidden=tensor(hidden), output_dtype=pb.F32,
                              routes=pb.Routes(ids=tensor(ids, "I32"), weights=tensor(np.full(ids.shape, 0.5))))
 
 
 def bits(output):
-    """Which NaN is not promised."""
+    """The output's bits, with every NaN replaced by the same NaN: the bits of a NaN are not promised."""
     values = values_of(output)
     return np.where(np.isnan(values), np.float32(np.nan), values).astype(np.float32).tobytes()
 
 
 def answers_of(daemon, hidden):
-    """Of the last expert, of another, of the model's router; of many rows at once and of few."""
+    """Answers for the damaged expert, for another expert and with the model's router; with many rows and with few."""
     with daemon.client() as client:
-        asked = [routed(hidden, LAST), routed(hidden[:1], LAST), routed(hidden[1:4], LAST), routed(hidden, 1), routed(hidden[:2], 1),
+        requests = [routed(hidden, LAST), routed(hidden[:1], LAST), routed(hidden[1:4], LAST), routed(hidden, 1), routed(hidden[:2], 1),
                  pb.ForwardRequest(layer=0, hidden=tensor(hidden), output_dtype=pb.F32)]
-        return [client.forward(request).output for request in asked]
+        return [client.forward(request).output for request in requests]
 
 
-WAYS = {"bf16": ((), ("--shards", 3), ("--kernels", "avx2")), "f32": (("--compute-dtype", "f32"),), "widened": (("--widen",),),
+CONFIGURATIONS = {"bf16": ((), ("--shards", 3), ("--kernels", "avx2")), "f32": (("--compute-dtype", "f32"),), "widened": (("--widen",),),
         "f32 widened": (("--widen", "--compute-dtype", "f32"),)}
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.share(3)
-def test_they_pass_through_on_every_path_with_the_twins_bits(name, tmp_path, start_daemon):
-    variant, places, count = CASES[name]
-    whole, damaged = (QuantisedCheckpoint(tmp_path / kind, VARIANTS[variant]) for kind in ("whole", "damaged"))
-    damage(damaged, places)
+def test_scales_that_are_not_finite_give_the_twins_bits_on_every_path(name, tmp_path, start_daemon):
+    variant, changes, count = CASES[name]
+    intact, damaged = (QuantisedCheckpoint(tmp_path / kind, VARIANTS[variant]) for kind in ("intact", "damaged"))
+    damage(damaged, changes)
     hidden = damaged.inputs(TOKENS)
-    part, expert, suffix, *_ = places[0]
-    for way, options in WAYS.items():
+    part, expert, suffix, *_ = changes[0]
+    for configuration, options in CONFIGURATIONS.items():
         twin = start_daemon(*options[0], "--kernels", "scalar", model=damaged.folder)
         wanted = answers_of(twin, hidden)
         twin.stop()
-        assert not np.isfinite(values_of(wanted[0])).all(), "the scales were never used"
+        assert not np.isfinite(values_of(wanted[0])).all(), "no output depends on the damaged scales"
         for more in options:
             daemon = start_daemon(*more, model=damaged.folder)
             got = answers_of(daemon, hidden)
             warned = daemon.events("scales_not_finite")
             daemon.stop()
-            assert [bits(output) for output in got] == [bits(output) for output in wanted], (way, more)
+            assert [bits(output) for output in got] == [bits(output) for output in wanted], (configuration, more)
             assert len(warned) == 1 and warned[0]["level"] == "warning" and int(warned[0]["count"]) == count
             assert warned[0]["tensor"] == damaged.module(part, expert) + suffix
             assert warned[0]["file"] == str(damaged.folder / "model.safetensors")
-        daemon = start_daemon(*options[0], model=whole.folder)
-        others = answers_of(daemon, hidden)
+        daemon = start_daemon(*options[0], model=intact.folder)
+        of_intact = answers_of(daemon, hidden)
         assert not daemon.events("scales_not_finite")
         daemon.stop()
-        for of_another in (3, 4):
-            assert rows_of(others[of_another]) == rows_of(got[of_another]), "another expert's rows changed"
+        for other_expert in (3, 4):
+            assert rows_of(of_intact[other_expert]) == rows_of(got[other_expert]), "the answers of an undamaged expert changed"
 
 
 @pytest.mark.parametrize("name", ("nan_of_f32", "255_of_e8m0", "nan_of_e4m3", "inf_of_f16", "global_to_multiply_by"))
 @pytest.mark.share(3)
 def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
-    variant, places, _ = CASES[name]
+    variant, changes, _ = CASES[name]
     damaged, answers = QuantisedCheckpoint(tmp_path / "damaged", VARIANTS[variant]), []
-    damage(damaged, places)
+    damage(damaged, changes)
     hidden = damaged.inputs(9)
     for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=damaged.folder)
@@ -110,13 +110,13 @@ def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
 
 
 @pytest.mark.parametrize("variant,count", (("gptq", 2), ("gptq_ordered", 2), ("gptq_v2", 0), ("gptq_8_bits", 0)))
-def test_zero_points_that_not_all_read_alike_are_warned_of(variant, count, tmp_path, start_daemon):
-    """Stored as 15, one less than they are."""
+def test_zero_points_of_16_give_a_warning(variant, count, tmp_path, start_daemon):
+    """GPTQ stores zero points minus 1. A stored 15 means 16 to auto-gptq and to the daemon; GPTQModel reads another value."""
     checkpoint = QuantisedCheckpoint(tmp_path / "model", VARIANTS[variant])
     for expert in (2, LAST):
         name = checkpoint.module("up_proj", expert)
         words, scales = (np.array(checkpoint.tensors[name + suffix][1]) for suffix in (".qzeros", ".scales"))
-        if variant == "gptq":  # its k are in order: what 32 of them are worth now
+        if variant == "gptq":  # its k are in order: the first 32 weights of the row change
             checkpoint.experts[expert]["up"][0, :32] -= (15 - (int(words[0, 0]) & 15)) * float(scales[0, 0])
         words[0, 0] |= 15
         checkpoint.tensors[name + ".qzeros"] = ("I32", words)

@@ -1,5 +1,5 @@
-"""Checkpoints in every format that quantisers write: the answers are those of the weights that the codes and scales mean, as numpy
-dequantises them, whatever the compute dtype, and the same bits on any number of shards."""
+"""Checkpoints in every supported quantised format. Answers agree with weights that numpy dequantises, for every compute dtype, and have the
+same bits on any number of shards."""
 
 import os
 import subprocess
@@ -13,39 +13,40 @@ from harness.quantised import TWO_FORMATS, VARIANTS, QuantisedCheckpoint
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 TOKENS = 40
-# Of fp32 sums in another order; of weights that are exact and activations rounded to bf16, or both rounded.
+# Bounds for fp32 sums in another order, for exact weights with activations rounded to bf16, and for both rounded.
 BOUNDS = {"f32": 1e-5, "bf16": 1.5e-2, "bf16 widened": 2e-2}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_answers_are_those_of_the_weights_that_are_meant(name, tmp_path, start_daemon):
+def test_answers_are_those_of_the_dequantised_weights(name, tmp_path, start_daemon):
     checkpoint = QuantisedCheckpoint(tmp_path / name, VARIANTS[name])
     hidden = checkpoint.inputs(TOKENS)
     wanted, ids, bits = checkpoint.outputs(hidden), set(), {}
-    ways = {"f32": ("--compute-dtype", "f32", "--shards", 2), "bf16": ("--shards", 3),
-            "bf16 alone": ("--shards", 1, "--threads", 1), "f32 widened": ("--compute-dtype", "f32", "--widen"),
-            "bf16 widened": ("--widen",)}
+    setups = {"f32": ("--compute-dtype", "f32", "--shards", 2), "bf16": ("--shards", 3),
+              "bf16 alone": ("--shards", 1, "--threads", 1), "f32 widened": ("--compute-dtype", "f32", "--widen"),
+              "bf16 widened": ("--widen",)}
     if SANITIZER:
-        ways = {way: ways[way] for way in ("bf16", "bf16 widened") if way == "bf16" or list(VARIANTS).index(name) % 3 == 0}
-    for way, options in ways.items():
+        chosen = ("bf16", "bf16 widened") if list(VARIANTS).index(name) % 3 == 0 else ("bf16",)
+        setups = {setup: setups[setup] for setup in chosen}
+    for setup, options in setups.items():
         daemon = start_daemon(*options, model=checkpoint.folder)
         with daemon.client() as client:
             (layer,) = client.describe().models[0].layers
             answer = client.forward(layer=0, hidden=tensor(hidden))
         daemon.stop()
         assert layer.quantisation == VARIANTS[name].name
-        arithmetic = "sm_90" if way.startswith("bf16") and os.environ.get("EXPERTD_DEVICE", "").startswith("sim") else "cpu"
-        assert layer.numerics_id == f"1/{way[:4].strip()}/{arithmetic}" + ("+widen" if "widened" in way else "")
-        assert error_per_token(values_of(answer.output), wanted).max() <= BOUNDS.get(way, BOUNDS[way.split()[0]]), way
+        arithmetic = "sm_90" if setup.startswith("bf16") and os.environ.get("EXPERTD_DEVICE", "").startswith("sim") else "cpu"
+        assert layer.numerics_id == f"1/{setup[:4].strip()}/{arithmetic}" + ("+widen" if "widened" in setup else "")
+        assert error_per_token(values_of(answer.output), wanted).max() <= BOUNDS.get(setup, BOUNDS[setup.split()[0]]), setup
         ids.add(layer.weights_id)
-        bits[way] = rows_of(answer.output)
-    assert len(ids) == 1, "the weights are the same, however they are computed with"
+        bits[setup] = rows_of(answer.output)
+    assert len(ids) == 1, "weights_id must not depend on the compute dtype or --widen"
     assert SANITIZER or bits["bf16"] == bits["bf16 alone"]
 
 
 @pytest.mark.parametrize("name", TWO_FORMATS)
-def test_down_may_be_coded_in_another_format_than_gate_and_up(name, tmp_path, start_daemon):
-    """Many rows and few go by kernels of their own."""
+def test_down_may_have_another_format_than_gate_and_up(name, tmp_path, start_daemon):
+    """With small m and with large m, which use different kernels."""
     checkpoint = QuantisedCheckpoint(tmp_path / name, TWO_FORMATS[name])
     hidden = checkpoint.inputs(TOKENS)
     wanted = checkpoint.outputs(hidden)
@@ -79,15 +80,15 @@ FORMATS = ("fp8_block128", "fp8_channel", "mxfp8", "mxfp4", "nvfp4", "int4_group
 def test_synthetic_models_are_made_in_each_format(name, start_daemon):
     model, answers = f"synthetic:tiny,layers=1,format={name}", {}
     hidden = np.random.default_rng(4).standard_normal((TOKENS, 256)).astype(np.float32)
-    for way in (("--shards", 1), ("--shards", 3), ("--widen",)):
-        daemon = start_daemon(*way, model=model)
+    for options in (("--shards", 1), ("--shards", 3), ("--widen",)):
+        daemon = start_daemon(*options, model=model)
         with daemon.client() as client:
             assert client.describe().models[0].layers[0].quantisation == name
-            answers[way[0], way[-1]] = client.forward(layer=0, hidden=tensor(hidden)).output
+            answers[options[0], options[-1]] = client.forward(layer=0, hidden=tensor(hidden)).output
         daemon.stop()
     alone, spread, widened = answers.values()
     assert rows_of(alone) == rows_of(spread)
-    # Near-ties of the router fall alike: its weights are plain.
+    # The router's weights are not quantised, so both models choose the same experts.
     assert error_per_token(values_of(widened), values_of(alone)).max() <= BOUNDS["bf16 widened"]
 
 

@@ -1,5 +1,5 @@
-"""Routers with an input of their own (Gemma 4's): they read the residual, the experts its norm. Answers are held against numpy; rows
-that are missing or do not fit are refused, and nothing else suffers."""
+"""Routers with a separate input (Gemma 4): the router reads the residual, the experts its norm. Answers are compared with numpy. Requests
+with missing or unfitting rows are refused without an effect on others."""
 
 import json
 
@@ -27,7 +27,7 @@ def gelu_tanh(x):
 
 
 class Model:
-    """Two layers under the names that Google's files have, vision tower and all."""
+    """Two layers with the tensor names of Google's files, vision tower included."""
 
     def __init__(self, folder, drop=(), **config):
         random = np.random.default_rng(17)
@@ -83,7 +83,7 @@ def residual():
     return (np.random.default_rng(4).standard_normal((TOKENS, H)) * 5).astype(np.float32)
 
 
-def asked(rows, residual, dtype="F32", **more):
+def request_for(rows, residual, dtype="F32", **more):
     return pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), router_input=tensor(residual, dtype), output_dtype=pb.F32, **more)
 
 
@@ -93,34 +93,34 @@ def test_the_router_reads_its_own_rows(model, rows, residual, start_daemon):
     wanted = model.block(rows, residual)
     with daemon.client() as client:
         assert all(layer.needs_router_input for layer in client.describe().models[0].layers)
-        assert error_per_token(values_of(client.forward(asked(rows, residual)).output), wanted).max() < 2e-6
-        other = client.forward(asked(rows, residual[::-1])).output
+        assert error_per_token(values_of(client.forward(request_for(rows, residual)).output), wanted).max() < 2e-6
+        other = client.forward(request_for(rows, residual[::-1])).output
         assert error_per_token(values_of(other), model.block(rows, residual[::-1])).max() < 2e-6
         logits = tensor(model.logits(residual).astype(np.float32))
         by_logits = pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), router_logits=logits, output_dtype=pb.F32)
         assert error_per_token(values_of(client.forward(by_logits).output), wanted).max() < 2e-6
-        for dtype in ("BF16", "F16"):  # read as they are: not rounded again, whatever the compute dtype
+        for dtype in ("BF16", "F16"):  # router rows are not rounded to the compute dtype
             rounded = values_of(tensor(residual, dtype))
-            assert error_per_token(values_of(client.forward(asked(rows, residual, dtype)).output), model.block(rows, rounded)).max() < 2e-6
+            assert error_per_token(values_of(client.forward(request_for(rows, residual, dtype)).output), model.block(rows, rounded)).max() < 2e-6
 
 
 def test_bits_are_those_of_a_token_alone(model, rows, residual, start_daemon):
-    """In pieces and one by one, on shards, from a region, beside calls that bring their routes, in bf16."""
+    """In pieces, one by one, on several shards, from a region, in a batch with calls that bring routes, and in bf16."""
     daemon = start_daemon("--shards", 3, "--max-piece-tokens", 7, "--compute-dtype", "bf16", model=model.folder)
     with daemon.client() as client:
-        whole = rows_of(client.forward(asked(rows, residual)).output)
+        all_rows = rows_of(client.forward(request_for(rows, residual)).output)
         for token in range(0, TOKENS, 5):
             one = slice(token, token + 1)
-            assert rows_of(client.forward(asked(rows[one], residual[one])).output) == [whole[token]]
+            assert rows_of(client.forward(request_for(rows[one], residual[one])).output) == [all_rows[token]]
         with Region(client, 1 << 16) as region:
-            request = asked(rows, residual)
+            request = request_for(rows, residual)
             request.router_input.CopyFrom(region.tensor(64, residual))
-            assert rows_of(client.forward(request).output) == whole
+            assert rows_of(client.forward(request).output) == all_rows
         routes = pb.Routes(ids=tensor(np.zeros((TOKENS, 1)), "I32"), weights=tensor(np.ones((TOKENS, 1))))
-        mixed = [asked(rows, residual, id=1), pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), routes=routes, id=2),
-                 asked(rows, residual, id=3)]
+        mixed = [request_for(rows, residual, id=1), pb.ForwardRequest(layer=LAYER, hidden=tensor(rows), routes=routes, id=2),
+                 request_for(rows, residual, id=3)]
         answers = {answer.id: answer for answer in client.stream(mixed)}
-        assert rows_of(answers[1].output) == whole == rows_of(answers[3].output)
+        assert rows_of(answers[1].output) == all_rows == rows_of(answers[3].output)
 
 
 def test_devices_give_the_bits_of_the_cpu_with_their_arithmetic(model, rows, residual, start_daemon):
@@ -128,7 +128,7 @@ def test_devices_give_the_bits_of_the_cpu_with_their_arithmetic(model, rows, res
     for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
-            answers.append(rows_of(client.forward(asked(rows[:9], residual[:9], "BF16")).output))
+            answers.append(rows_of(client.forward(request_for(rows[:9], residual[:9], "BF16")).output))
         daemon.stop()
     assert answers[0] == answers[1]
 
@@ -142,10 +142,10 @@ WRONG = {
 }
 
 
-def test_wrong_rows_are_refused_and_disturb_nobody(model, rows, residual, start_daemon):
+def test_wrong_rows_are_refused_without_an_effect_on_others(model, rows, residual, start_daemon):
     daemon = start_daemon(model=model.folder)
     with daemon.client() as client:
-        refused_alone_and_in_a_stream(client, lambda **fields: asked(rows, residual, **fields), WRONG.values())
+        refused_alone_and_in_a_stream(client, lambda **fields: request_for(rows, residual, **fields), WRONG.values())
 
 
 @pytest.mark.parametrize("name, drop, config, words", [
@@ -153,7 +153,7 @@ def test_wrong_rows_are_refused_and_disturb_nobody(model, rows, residual, start_
     ("expert scale", ("router.per_expert_scale",), {}, "layers.0.router.per_expert_scale is missing"),
     ("dense", (), {"enable_moe_block": False}, "enable_moe_block is false"),
 ])
-def test_checkpoints_that_lie_are_refused_by_name(name, drop, config, words, tmp_path):
+def test_unsupported_checkpoints_are_refused_by_name(name, drop, config, words, tmp_path):
     model = Model(tmp_path / "model", drop, **config)
     done = run_program("expertd", "--model", model.folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 65 and words in done.stderr, done.stderr
@@ -169,6 +169,6 @@ def test_verify_agrees_and_expertctl_sends_them(model, rows, residual, tmp_path,
     done = run_program(*forward, "--router-input", tmp_path / "residual.npy", "--split", 16, "--output", tmp_path / "out.npy")
     assert done.returncode == 0, done.stderr
     with daemon.client() as client:
-        assert np.load(tmp_path / "out.npy").tobytes() == client.forward(asked(rows, residual)).output.data
+        assert np.load(tmp_path / "out.npy").tobytes() == client.forward(request_for(rows, residual)).output.data
     done = run_program(*forward)
     assert done.returncode != 0 and "router_input" in done.stderr

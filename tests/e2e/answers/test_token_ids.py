@@ -1,5 +1,5 @@
-"""Hash routers (DeepSeek-V4's first layers): a token's id chooses its experts, its scores weigh them. Answers are held against numpy;
-ids that are missing or unknown are refused, and nothing else suffers."""
+"""Hash routers (the first layers of DeepSeek-V4): the token id selects the experts, the scores give their weights. Answers are compared with
+numpy. Requests with missing or unknown ids are refused without an effect on others."""
 
 import json
 
@@ -23,7 +23,7 @@ def sigmoid(x):
 
 
 class Model:
-    """Two layers as DeepSeek writes them: the first chooses by token id, the second by score."""
+    """Two layers in DeepSeek's format: the first selects experts by token id, the second by score."""
 
     def __init__(self, folder, table=None, table_dtype="I64", quantise=None, **config):
         random = np.random.default_rng(11)
@@ -60,7 +60,7 @@ class Model:
         return (gate * sigmoid(gate) * np.clip(x @ w3.T, -LIMIT, LIMIT)) @ w2.T
 
     def block(self, x, token_ids):
-        """The hash layer's output: scores from x, choices from the ids."""
+        """The hash layer's output: weights from the scores of x, experts from the ids."""
         scores = np.sqrt(np.log1p(np.exp(x @ self.weights["layers.0.ffn.gate.weight"].T.astype(np.float64))))
         out = self.expert(HASH_LAYER, "shared_experts", x)
         for token, chosen in enumerate(self.table[token_ids]):
@@ -85,7 +85,7 @@ def ids():
     return np.random.default_rng(4).integers(0, VOCABULARY, TOKENS)
 
 
-def asked(rows, ids, dtype="I64", **more):
+def request_for(rows, ids, dtype="I64", **more):
     return pb.ForwardRequest(layer=HASH_LAYER, hidden=tensor(rows), token_ids=tensor(ids, dtype), output_dtype=pb.F32, **more)
 
 
@@ -96,15 +96,15 @@ def test_token_ids_choose_the_experts(model, rows, ids, start_daemon):
     with daemon.client() as client:
         layers = {layer.layer: layer for layer in client.describe().models[0].layers}
         assert layers[HASH_LAYER].needs_token_ids and not layers[SCORE_LAYER].needs_token_ids
-        answers = [client.forward(asked(rows, ids, dtype)).output for dtype in ("I32", "I64")]
+        answers = [client.forward(request_for(rows, ids, dtype)).output for dtype in ("I32", "I64")]
         assert error_per_token(values_of(answers[0]), wanted).max() < 2e-6
         assert answers[0].data == answers[1].data
-        other = client.forward(asked(rows, (ids + 1) % VOCABULARY)).output
+        other = client.forward(request_for(rows, (ids + 1) % VOCABULARY)).output
         assert other.data != answers[0].data
         logits = rows @ model.weights["layers.0.ffn.gate.weight"].T
-        given = client.forward(asked(rows, ids, router_logits=tensor(logits.astype(np.float32)))).output
+        given = client.forward(request_for(rows, ids, router_logits=tensor(logits.astype(np.float32)))).output
         assert error_per_token(values_of(given), wanted).max() < 2e-6
-        alone = client.forward(layer=SCORE_LAYER, hidden=tensor(rows)).output  # no ids, and none needed
+        alone = client.forward(layer=SCORE_LAYER, hidden=tensor(rows)).output  # this layer needs no ids
         assert client.forward(layer=SCORE_LAYER, hidden=tensor(rows), token_ids=tensor(np.full(TOKENS, -1), "I32")).output == alone
         routes = pb.Routes(ids=tensor(np.zeros((TOKENS, 1)), "I32"), weights=tensor(np.ones((TOKENS, 1))))
         for layer, more in ((SCORE_LAYER, {}), (HASH_LAYER, {"routes": routes})):
@@ -113,17 +113,17 @@ def test_token_ids_choose_the_experts(model, rows, ids, start_daemon):
 
 
 def test_bits_are_those_of_a_token_alone(model, rows, ids, start_daemon):
-    """In pieces and one by one, on shards, from a region, in bf16."""
+    """In pieces, one by one, on several shards, from a region, and in bf16."""
     daemon = start_daemon("--shards", 3, "--max-piece-tokens", 7, "--compute-dtype", "bf16", model=model.folder)
     with daemon.client() as client:
-        whole = rows_of(client.forward(asked(rows, ids)).output)
+        all_rows = rows_of(client.forward(request_for(rows, ids)).output)
         for token in range(0, TOKENS, 5):
             one = slice(token, token + 1)
-            assert rows_of(client.forward(asked(rows[one], ids[one])).output) == [whole[token]]
+            assert rows_of(client.forward(request_for(rows[one], ids[one])).output) == [all_rows[token]]
         with Region(client, 1 << 16) as region:
-            request = asked(rows, ids)
+            request = request_for(rows, ids)
             request.token_ids.CopyFrom(region.tensor(64, ids, "I64"))
-            assert rows_of(client.forward(request).output) == whole
+            assert rows_of(client.forward(request).output) == all_rows
 
 
 @pytest.mark.parametrize("table_dtype", ["I32", "I64"])
@@ -132,7 +132,7 @@ def test_devices_give_the_bits_of_the_cpu_with_their_arithmetic(table_dtype, row
     for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
-            answers.append(rows_of(client.forward(asked(rows[:9], ids[:9])).output))
+            answers.append(rows_of(client.forward(request_for(rows[:9], ids[:9])).output))
         daemon.stop()
     assert answers[0] == answers[1]
 
@@ -148,33 +148,33 @@ WRONG = {
 }
 
 
-def test_wrong_ids_are_refused_and_disturb_nobody(model, rows, ids, start_daemon):
+def test_wrong_ids_are_refused_without_an_effect_on_others(model, rows, ids, start_daemon):
     daemon = start_daemon(model=model.folder)
     with daemon.client() as client:
-        refused_alone_and_in_a_stream(client, lambda **fields: asked(rows, ids, **fields), WRONG.values())
+        refused_alone_and_in_a_stream(client, lambda **fields: request_for(rows, ids, **fields), WRONG.values())
 
 
 @pytest.mark.parametrize("name, table, dtype, config, words", [
-    ("expert", np.full((VOCABULARY, K), E), "I32", {}, "sends token 0 to expert 8"),
-    ("negative", np.full((VOCABULARY, K), -1), "I64", {}, "sends token 0 to expert -1"),
-    ("columns", np.zeros((VOCABULARY, K + 1)), "I32", {}, "[tokens, 3] is wanted"),
+    ("expert", np.full((VOCABULARY, K), E), "I32", {}, "assigns token 0 to expert 8"),
+    ("negative", np.full((VOCABULARY, K), -1), "I64", {}, "assigns token 0 to expert -1"),
+    ("columns", np.zeros((VOCABULARY, K + 1)), "I32", {}, "expected I32 or I64 of [tokens, 3]"),
     ("unsaid", None, "I32", {"num_hash_layers": None}, "num_hash_layers"),
     ("other layers", None, "I32", {"num_hash_layers": 2}, "layers.1.ffn.gate.tid2eid is missing"),
 ])
-def test_tables_that_lie_are_refused_by_name(name, table, dtype, config, words, tmp_path):
+def test_invalid_tables_are_refused_by_name(name, table, dtype, config, words, tmp_path):
     model = Model(tmp_path / name, table, dtype, **config)
     done = run_program("expertd", "--model", model.folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
     assert done.returncode == 65 and words in done.stderr, done.stderr
 
 
 def test_experts_of_4_bits_as_the_vendor_writes_them(rows, ids, tmp_path, start_daemon):
-    """Codes packed in I8 beside `.scale` of E8M0, where quantization_config speaks of FP8."""
+    """Codes packed in I8 with an E8M0 `.scale`, although quantization_config names FP8."""
     variant = VARIANTS["fp4_beside_scale"]
     model = Model(tmp_path / "model", quantise=variant.quantise, quantization_config=variant.config, expert_dtype="fp4")
     daemon = start_daemon("--compute-dtype", "f32", model=model.folder)
     with daemon.client() as client:
         assert {layer.quantisation for layer in client.describe().models[0].layers} == {"mxfp4"}
-        got = values_of(client.forward(asked(rows, ids)).output)
+        got = values_of(client.forward(request_for(rows, ids)).output)
     assert error_per_token(got, model.block(rows.astype(np.float64), ids)).max() < 2e-6
 
 
@@ -192,6 +192,6 @@ def test_expertctl_sends_them(model, rows, ids, tmp_path, start_daemon):
     done = run_program(*forward, "--token-ids", tmp_path / "ids.npy", "--split", 16, "--output", tmp_path / "out.npy")
     assert done.returncode == 0, done.stderr
     with daemon.client() as client:
-        assert np.load(tmp_path / "out.npy").tobytes() == client.forward(asked(rows, ids)).output.data
+        assert np.load(tmp_path / "out.npy").tobytes() == client.forward(request_for(rows, ids)).output.data
     done = run_program(*forward)
     assert done.returncode != 0 and "token_ids" in done.stderr

@@ -1,5 +1,4 @@
-"""Quantised checkpoints that are damaged, contradict themselves or are of a kind that is not read: each is refused at once, by
-tensor, cause and mend."""
+"""Damaged, inconsistent and unsupported quantised checkpoints: each is refused at once, with the tensor, the cause and the remedy."""
 
 import copy
 
@@ -24,7 +23,7 @@ def refused(checkpoint, *words, options=()):
         assert word in done.stderr, f"{word!r} is not in: {done.stderr[-900:]}"
 
 
-def lose(*names):
+def remove(*names):
     def change(checkpoint):
         for name in names:
             del checkpoint.tensors[name]
@@ -33,7 +32,7 @@ def lose(*names):
 
 
 def put(name, value, index=None):
-    """One element, or the whole tensor."""
+    """Sets one element, or all elements."""
 
     def change(checkpoint):
         dtype, array = checkpoint.tensors[name]
@@ -54,11 +53,11 @@ def cast(name, dtype, array=None):
     return change
 
 
-def say(**words):
+def set_config(**words):
     return lambda checkpoint: checkpoint.config["quantization_config"].update(words)
 
 
-def say_of_weights(**words):
+def set_weights_config(**words):
     return lambda checkpoint: checkpoint.config["quantization_config"]["config_groups"]["group_0"]["weights"].update(words)
 
 
@@ -79,7 +78,7 @@ def each_of(*changes):
 
 
 def one_expert_as(variant):
-    """The last expert in another format."""
+    """Stores the last expert in another format."""
 
     def change(checkpoint):
         module = f"model.layers.0.mlp.experts.{EXPERTS - 1}."
@@ -94,7 +93,7 @@ def one_expert_as(variant):
 
 
 def up_in_another_order(checkpoint):
-    """Of expert 1, as a quantiser would sort it that looks at each matrix by itself."""
+    """Expert 1's up, sorted by a quantiser that treats each matrix separately."""
     w = np.random.default_rng(5).standard_normal((WIDTH, HIDDEN)) * HIDDEN ** -0.5
     stored, checkpoint.experts[1]["up"] = checkpoint.variant.quantise(w, np.random.default_rng(6))
     checkpoint.tensors.update({checkpoint.module("up_proj", 1) + suffix: tensor for suffix, tensor in stored.items()})
@@ -106,18 +105,18 @@ def as_bitsandbytes(checkpoint):
             name = checkpoint.module(part, expert) + ".weight"
             del checkpoint.tensors[name + "_scale_inv"]
             checkpoint.tensors[name] = ("U8", np.ones((WIDTH * HIDDEN // 2, 1)))
-    say(quant_method="bitsandbytes")(checkpoint)
+    set_config(quant_method="bitsandbytes")(checkpoint)
 
 
 REFUSED = {
     # missing
-    "scales_missing": ("fp8_blocks", lose(f"{GATE}.weight_scale_inv"), [f"{GATE}.weight", "F8_E4M3", "weight_scale_inv"]),
-    "scales_of_the_last_missing": ("fp8_blocks", lose(f"{LAST}.weight_scale_inv"), [f"{LAST}.weight", "weight_scale_inv"]),
-    "codes_missing": ("compressed_int4", lose(f"{GATE}.weight_packed"), [f"{GATE}.weight", "missing"]),
-    "zero_points_missing": ("awq", lose(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
-    "zero_points_of_one_missing": ("compressed_int4_asymmetric", lose(f"{LAST}.weight_zero_point"),
+    "scales_missing": ("fp8_blocks", remove(f"{GATE}.weight_scale_inv"), [f"{GATE}.weight", "F8_E4M3", "weight_scale_inv"]),
+    "scales_of_the_last_missing": ("fp8_blocks", remove(f"{LAST}.weight_scale_inv"), [f"{LAST}.weight", "weight_scale_inv"]),
+    "codes_missing": ("compressed_int4", remove(f"{GATE}.weight_packed"), [f"{GATE}.weight", "missing"]),
+    "zero_points_missing": ("awq", remove(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
+    "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
                                    [f"expert {EXPERTS - 1}'s down_proj", "int4_group32_zero"]),
-    "global_scale_missing": ("modelopt_nvfp4", lose(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
+    "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
                                   ["expert 0", f"{GATE}.weight_global_scale", "global scale", "0"]),
@@ -133,7 +132,7 @@ REFUSED = {
     "g_idx_of_another_length": ("gptq", shape(f"{GATE}.g_idx", HIDDEN - 1), [f"{GATE}.g_idx", f"[{HIDDEN - 1}]"]),
     "global_scale_of_two": ("modelopt_nvfp4", cast(f"{GATE}.weight_scale_2", "F32", np.ones(2)),
                             [f"{GATE}.weight_scale_2", "one number"]),
-    "three_bits": ("gptq", each_of(shape(f"{GATE}.qweight", HIDDEN * 3 // 32, WIDTH), say(bits=3)),
+    "three_bits": ("gptq", each_of(shape(f"{GATE}.qweight", HIDDEN * 3 // 32, WIDTH), set_config(bits=3)),
                    [f"{GATE}.qweight", f"[{HIDDEN * 3 // 32}, {WIDTH}]"]),
     # dtypes
     "scales_are_integers": ("fp8_blocks", cast(f"{GATE}.weight_scale_inv", "I64"), [f"{GATE}.weight_scale_inv", "I64"]),
@@ -146,29 +145,29 @@ REFUSED = {
                                   ["expert 0", "g_idx gives scale 6 to k 7", "6 scales"]),
     "g_idx_negative": ("gptq_ordered", put(f"{GATE}.g_idx", -1, 7), ["expert 0", "g_idx gives scale -1"]),
     "g_idx_fills_one_group_twice": ("gptq_ordered", put(f"{GATE}.g_idx", np.zeros(HIDDEN)), ["expert 0", "more than the 32 k"]),
-    "g_idx_out_of_order_though_not_said": ("gptq", put(f"{LAST}.g_idx", np.arange(WIDTH)[::-1] // 32),
+    "g_idx_out_of_order_without_desc_act": ("gptq", put(f"{LAST}.g_idx", np.arange(WIDTH)[::-1] // 32),
                                            [f"expert {EXPERTS - 1}", "g_idx", "desc_act"]),
     "gate_and_up_in_two_orders": ("gptq_ordered", up_in_another_order, ["expert 1", "gate and up", "--widen"]),
     # config.json
-    "group_does_not_divide": ("compressed_int4", say_of_weights(group_size=48), ["weight_scale", "groups of 48 k"]),
+    "group_does_not_divide": ("compressed_int4", set_weights_config(group_size=48), ["weight_scale", "groups of 48 k"]),
     "group_of_8": ("compressed_int4", None, ["spans 8 k", "multiple of 16"]),
-    "bits_disagree": ("compressed_int4", say_of_weights(num_bits=8), ["weight_scale", "8 bits"]),
-    "group_size_is_text": ("gptq", say(group_size="many"), ["group_size", "many"]),
-    "group_size_is_minus_two": ("gptq", say(group_size=-2), ["group_size", "-2"]),
-    "block_of_nothing": ("fp8_blocks", say(weight_block_size=[0, 128]), ["weight_block_size"]),
-    "block_of_three": ("fp8_blocks", say(weight_block_size=[1, 2, 3]), ["weight_block_size"]),
-    "awq_gemv": ("awq", say(version="gemv"), ["version", "gemv", "gemm"]),
-    "gptq_marlin": ("gptq", say(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
-    "rotations": ("compressed_int4", say(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
-    "another_method": ("fp8_blocks", say(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
-    "awq_tensors_without_a_method": ("awq", say(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
-    "gptq_tensors_said_to_be_awq": ("gptq", say(quant_method="awq"), [f"{GATE}.qweight"]),
-    "experts_left_out": ("fp8_blocks", say(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
+    "bits_disagree": ("compressed_int4", set_weights_config(num_bits=8), ["weight_scale", "8 bits"]),
+    "group_size_is_text": ("gptq", set_config(group_size="many"), ["group_size", "many"]),
+    "group_size_is_minus_two": ("gptq", set_config(group_size=-2), ["group_size", "-2"]),
+    "block_of_nothing": ("fp8_blocks", set_config(weight_block_size=[0, 128]), ["weight_block_size"]),
+    "block_of_three": ("fp8_blocks", set_config(weight_block_size=[1, 2, 3]), ["weight_block_size"]),
+    "awq_gemv": ("awq", set_config(version="gemv"), ["version", "gemv", "gemm"]),
+    "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
+    "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
+    "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
+    "awq_tensors_without_a_method": ("awq", set_config(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
+    "gptq_tensors_said_to_be_awq": ("gptq", set_config(quant_method="awq"), [f"{GATE}.qweight"]),
+    "experts_left_out": ("fp8_blocks", set_config(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
                          [f"{GATE}.weight", "model.layers.0.mlp.experts", "one of the two is wrong"]),
-    "experts_left_out_by_expression": ("compressed_int4", say(ignore=["re:.*mlp\\.experts.*"]),
+    "experts_left_out_by_expression": ("compressed_int4", set_config(ignore=["re:.*mlp\\.experts.*"]),
                                        [f"{GATE}.weight_packed", "re:.*mlp"]),
-    # what no row knows
-    "a_tensor_nobody_knows": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),
+    # tensors and formats that no row of the table has
+    "an_unknown_tensor": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),
                               [f"{GATE}.pre_quant_scale"]),
     "a_bias_that_is_not_zero": ("gptq_symmetric_with_bias", put(f"{GATE}.bias", 1.0, 3), [f"{GATE}.bias"]),
     "bitsandbytes": ("fp8_blocks", as_bitsandbytes, [f"{GATE}.weight", "U8", "bitsandbytes"]),
@@ -179,7 +178,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_by_name(name, tmp_path):
+def test_inconsistent_tensors_are_refused_by_name(name, tmp_path):
     variant, change, words = REFUSED[name]
     variant = VARIANTS[variant]
     if name == "group_of_8":
@@ -200,7 +199,7 @@ def test_what_does_not_fit_is_refused_by_name(name, tmp_path):
 def test_gate_and_up_in_two_formats_are_refused_by_name(up, words, tmp_path):
     blocks = VARIANTS["fp8_blocks"]
     checkpoint = QuantisedCheckpoint(tmp_path / "gate", Variant(blocks.name, FP8, blocks.quantise, (("up", up),)))
-    refused(checkpoint, "one format a layer is served", *words)
+    refused(checkpoint, "must have one format", *words)
 
 
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):
@@ -223,7 +222,7 @@ def test_gate_and_up_in_two_orders_are_served_widened(tmp_path, start_daemon):
     assert error_per_token(values_of(answer.output), checkpoint.outputs(hidden)).max() <= 1e-5
 
 
-def test_what_does_not_fit_into_memory_is_refused_with_what_it_is(tmp_path):
+def test_a_model_that_does_not_fit_is_refused_with_its_format(tmp_path):
     checkpoint = QuantisedCheckpoint(tmp_path / "memory", VARIANTS["fp8_blocks"])
     for options, word in (((), "fp8_block128"), (("--widen",), "without --widen")):
         done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin",

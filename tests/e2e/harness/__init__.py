@@ -1,1 +1,1 @@
-"""What the end-to-end tests share: the daemon as a process, tensors on the wire, files on disk, errors as callers see them."""
+"""Shared by the end-to-end tests: the daemon as a process, tensors, checkpoint files, and errors as callers see them."""

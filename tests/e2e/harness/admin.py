@@ -1,4 +1,4 @@
-"""The admin socket of a daemon, and placements as expertd.admin.v1 has them."""
+"""A client of the daemon's admin socket, and placements as messages of expertd.admin.v1."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ def admin_socket(daemon):
 
 
 class Admin:
-    """A channel to an admin socket with the stub's calls and a deadline for each."""
+    """A client of an admin socket. Every call has a deadline."""
 
     def __init__(self, path):
         self.channel = grpc.insecure_channel(f"unix:{path}", options=CHANNEL_OPTIONS)
@@ -37,7 +37,7 @@ class Admin:
         return self.stub.PlanPlacement(admin_pb.PlanPlacementRequest(layers=layers, **fields), timeout=CALL_SECONDS).plans
 
     def apply(self, placement):
-        """The messages of the stream; its last one is the end."""
+        """Returns the messages of the stream. The last one reports the end."""
         return list(self.start_apply(placement))
 
     def start_apply(self, placement):
@@ -58,13 +58,13 @@ def admin_of(daemon):
 
 
 def placement_of(layer, epoch, ranks, experts, rows=(), imbalance=0.0):
-    """`experts`: for each expert the list of its ranks."""
+    """A Placement. experts[e]: the list of ranks that hold expert e."""
     return admin_pb.Placement(layer=layer, epoch=epoch, ranks=ranks, copies=[len(holders) for holders in experts],
                               holders=[rank for holders in experts for rank in holders], rows=rows, imbalance=imbalance)
 
 
 def experts_of(placement):
-    """For each expert the list of its ranks."""
+    """experts[e] of a Placement: the list of ranks that hold expert e."""
     experts, at = [], 0
     for copies in placement.copies:
         experts.append(list(placement.holders[at:at + copies]))
@@ -74,7 +74,7 @@ def experts_of(placement):
 
 
 def random_placement(random, shown):
-    """Every expert on one to all ranks; no rank is left without one."""
+    """Each expert on one or more ranks, and at least one expert on each rank."""
     experts = [sorted(random.choice(shown.ranks, random.integers(1, shown.ranks + 1), replace=False).tolist())
                for _ in shown.copies]
     for rank in range(shown.ranks):
@@ -84,7 +84,7 @@ def random_placement(random, shown):
 
 
 def moved(random, shown):
-    """A random placement that is not the one in force."""
+    """A random placement that differs from the current one."""
     while True:
         placement = random_placement(random, shown)
         if experts_of(placement) != experts_of(shown):
@@ -92,7 +92,7 @@ def moved(random, shown):
 
 
 class Mover:
-    """Moves a layer's experts at random, replicas among them, again and again until the `with` block ends."""
+    """Applies random placements with replicas to a layer, one after the other, until the `with` block ends."""
 
     def __init__(self, daemon, layer, seed):
         self.daemon, self.layer, self.random = daemon, layer, np.random.default_rng(seed)
@@ -111,7 +111,7 @@ class Mover:
                     self.moves, self.replicas, self.epoch = (self.moves + 1, self.replicas + sum(wanted.copies) - len(wanted.copies),
                                                              last.epoch)
                     self.stop.wait(0.02)
-        except Exception as error:  # whatever it is, it is a failure of the test
+        except Exception as error:  # any exception fails the test
             self.failure = error
 
     def __enter__(self):

@@ -1,4 +1,4 @@
-"""safetensors files as bytes: read for the goldens, written (also wrongly) for the tests. No library: its checks would be in the way."""
+"""Reads and writes safetensors files as bytes. The safetensors library cannot be used: it refuses to write the invalid files of the tests."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def write_safetensors(path, tensors):
 
 
 def rewrite_header(path, change, keep_length=False):
-    """Applies `change` to the header (a dict in, a dict or raw bytes out) and leaves the data as it is."""
+    """Replaces the header by change(header) and keeps the data. change returns a dict, or raw bytes."""
     header, start = read_header(path)
     data = path.read_bytes()[start:]
     text = change(header)
@@ -67,7 +67,7 @@ def copy_case(name, folder):
 
 
 class Case:
-    """One golden case: the checkpoint's folder and what its MoE layers must return."""
+    """One golden case: a checkpoint folder, and the expected outputs of its MoE layers."""
 
     def __init__(self, name):
         self.name = name
@@ -91,28 +91,28 @@ class Case:
         return self._weights
 
     def weight(self, layer, pattern):
-        """The one tensor of a layer whose name ends as `pattern` (a regular expression) says, or None."""
+        """The tensor of a layer whose name ends with the regular expression `pattern`, or None. At most one may match."""
         found = [name for name in self.weights
                  if re.search(rf"layers\.{layer}\.(.*\.)?{pattern}$", name) and not name.startswith("mtp.")]
         assert len(found) <= 1, found
         return self.weights[found[0]] if found else None
 
     def in_blocks(self, layer, pattern, block=128):
-        """A weight, times the scale of each of its blocks where it is of FP8."""
+        """A weight, dequantised if it is FP8 with block scales."""
         weight, scale = self.weight(layer, rf"{pattern}\.weight"), self.weight(layer, rf"{pattern}\.weight_scale_inv")
         if scale is None:
             return weight
         return weight * np.repeat(np.repeat(scale, block, 0), block, 1)[:weight.shape[0], :weight.shape[1]]
 
     def router_logits(self, layer):
-        """The router's linear part in float64, bias included: what a caller with a router of its own would send."""
+        """The router's logits in float64, bias included, as a caller with its own router would send them."""
         weight = self.weight(layer, r"(gate|router)\.((layer|wg)\.)?weight")
         logits = self.get(layer, "input").astype(np.float64) @ weight.astype(np.float64).T
         bias = self.weight(layer, r"router\.bias")
         return logits if bias is None else logits + bias
 
     def shared_output(self, layer):
-        """The shared expert's part of the answer in float64; None where there is none."""
+        """The shared expert's part of the output in float64, or None."""
         gate, up, down = (self.in_blocks(layer, rf"shared_(experts?|mlp)\.{part}_proj") for part in ("gate", "up", "down"))
         if gate is None:
             return None

@@ -1,4 +1,4 @@
-"""The daemon as a process: started on a private Unix socket and free TCP ports, watched through its log, stopped by SIGTERM."""
+"""The daemon as a process: starts it on a private Unix socket and free TCP ports, reads its log, and stops it with SIGTERM."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ import grpc
 from .paths import BIN, ROOT, SLOW
 from .protos import pb, rpc
 
-# Patience: what takes as long has gone wrong, also on a machine that others keep busy.
+# Timeouts, long enough for a busy machine.
 READY_SECONDS = STOP_SECONDS = CALL_SECONDS = PROGRAM_SECONDS = 60 * SLOW
 CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                    ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
@@ -29,9 +29,9 @@ PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 def sanitizer_environment():
-    """A report ends the process with a status of its own; the tests look for the report too.
+    """Options that end a process with its own exit status after a sanitizer report. The tests look for the report too.
 
-    Not detect_stack_use_after_return: gcc 12 misaligns 64-byte vectors under it (its bug 110027).
+    detect_stack_use_after_return stays off: gcc 12 misaligns 64-byte vectors under it (gcc bug 110027).
     """
     return {
         "ASAN_OPTIONS": "exitcode=99:detect_leaks=1",
@@ -42,16 +42,16 @@ def sanitizer_environment():
 
 
 def clean_environment(extra=None):
-    """No EXPERTD_… of the caller's but EXPERTD_DEVICE, which forces a device for any test; no notification socket, no hub cache.
+    """The environment of programs under test: no notification socket, no hub cache, and of the caller's EXPERTD_… only EXPERTD_DEVICE.
 
-    Without it the CPU computes, also where there is a GPU: most tests compare bits of the CPU's arithmetic.
+    EXPERTD_DEVICE defaults to cpu, also on a machine with a GPU: most tests compare bits of the CPU's arithmetic.
     """
     keep = {name: os.environ[name] for name in ("EXPERTD_DEVICE", "PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
     return {"EXPERTD_DEVICE": "cpu", **keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
 
 
 def run_program(program, *arguments, env=None, timeout=PROGRAM_SECONDS, stdout=subprocess.PIPE, **options):
-    """Runs a program of the build to its end. Returns the CompletedProcess, with text."""
+    """Runs a program of the build to its end. Returns the CompletedProcess; output is text."""
     return subprocess.run([str(BIN / program), *map(str, arguments)], env=clean_environment(env), timeout=timeout,
                           stdout=stdout, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, **options)
 
@@ -96,7 +96,7 @@ class Daemon:
             return "\n".join(self.lines)
 
     def events(self, name):
-        """The key=value pairs of each log line of that event."""
+        """The key=value pairs of each log line with event=NAME."""
         with self._more:
             lines = list(self.lines)
         found = []
@@ -107,7 +107,7 @@ class Daemon:
         return found
 
     def wait_for(self, event, seconds=READY_SECONDS, count=1):
-        with self._more:  # held from each look to its wait: no line comes between them unseen
+        with self._more:  # the lock is held between a check and its wait, so that no line is missed
             self._more.wait_for(lambda: self._ended or len(self.events(event)) >= count, seconds)
             found = self.events(event)
         assert len(found) >= count, f"no event={event} within {seconds} s\n{shlex.join(self.command)}\n{self.log}"
@@ -133,7 +133,7 @@ class Daemon:
             return error.code, error.read().decode()
 
     def metric(self, name, *labels):
-        """The sum of a metric's samples that carry all the labels (written as in the page: method="Forward")."""
+        """The sum of a metric's samples that have all the labels, written as on the page: method="Forward"."""
         total = 0.0
         for line in self.get("/metrics")[1].splitlines():
             if re.split(r"[{ ]", line)[0] == name and all(label in line for label in labels):
@@ -147,7 +147,7 @@ class Daemon:
             time.sleep(0.02)
 
     def wait_queued(self, requests):
-        """Until so many requests are admitted and not answered."""
+        """Waits until this many requests are admitted and not answered."""
         self.wait_metric("expertd_queue_requests", requests)
 
     # ---- calls
@@ -158,7 +158,7 @@ class Daemon:
     def client(self, **options):
         return Client(self.channel(**options))
 
-    # ---- its process
+    # ---- the process
 
     def memory(self):
         """Resident bytes, threads and open descriptors."""
@@ -169,8 +169,8 @@ class Daemon:
 
     @contextlib.contextmanager
     def no_descriptors(self):
-        """While this lasts it can open nothing more: its limit is the first number after those that are open for as long as it lives.
-        A higher one that is free now, or becomes free while a connection of before is taken down, would be one descriptor to use."""
+        """Within this context the daemon cannot open a descriptor. The limit is 3, as 0, 1 and 2 stay open for the daemon's life. A higher
+        limit would leave a descriptor as soon as an earlier connection is closed."""
         open_now = set(map(int, os.listdir(f"/proc/{self.process.pid}/fd")))
         assert open_now >= {0, 1, 2}, open_now
         before = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
@@ -200,20 +200,20 @@ class Daemon:
         return status
 
     def stop(self, expected=0):
-        """SIGTERM, and all that must hold at an end: the exit status, no sanitizer report, no socket left behind."""
+        """Sends SIGTERM, then checks the exit status, the log for sanitizer reports, and that no socket is left."""
         try:
             if self.process.poll() is None:
                 self.signal()
             status = self.wait_exit()
             assert not any(sign in self.log for sign in SANITIZER_SIGNS), self.log
             assert status == expected, f"exit status {status}, expected {expected}\n{self.log}"
-            assert os.listdir(self.folder.name) == [], "left behind beside the socket"
+            assert os.listdir(self.folder.name) == [], "the daemon left files in its socket's folder"
         finally:
             self.kill()
 
 
 class Feed:
-    """An iterator of requests for a stream, which stays open until it is closed."""
+    """An iterator of requests that keeps its stream open until close()."""
 
     def __init__(self, *requests):
         self._queue = queue.Queue()
@@ -231,7 +231,7 @@ class Feed:
 
 
 class Client:
-    """A channel with the two stubs' calls and the deadline that every call of a test has."""
+    """A client of the Experts service. Every call has a deadline."""
 
     def __init__(self, channel):
         self.channel = channel
@@ -253,7 +253,7 @@ class Client:
         return self.stub.Stream(iter(requests), timeout=timeout)
 
     def raw(self, method, data, timeout=CALL_SECONDS, **options):
-        """A unary call with bytes as they are."""
+        """A unary call that sends and returns raw bytes."""
         call = self.channel.unary_unary(f"/expertd.v1.Experts/{method}", request_serializer=lambda b: b,
                                         response_deserializer=lambda b: b)
         return call(data, timeout=timeout, **options)

@@ -1,4 +1,4 @@
-"""Errors as a caller sees them: the status, ErrorInfo, BadRequest and RetryInfo, from trailing metadata or from a Stream's answer."""
+"""Errors as a caller sees them: status, ErrorInfo, BadRequest and RetryInfo, from trailing metadata or from an answer of Stream."""
 
 import contextlib
 
@@ -38,8 +38,8 @@ def failure_of_call(error):
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)
-            assert status.code == error.code().value[0], "the details and the call disagree about the code"
-            assert status.message == error.details(), "the details and the call disagree about the message"
+            assert status.code == error.code().value[0], "the status details and the call have different codes"
+            assert status.message == error.details(), "the status details and the call have different messages"
     return Failure(error.code().name, error.details(), status)
 
 
@@ -59,7 +59,7 @@ def raises(code=None, reason=None, field=None):
         yield raised
     except grpc.RpcError as error:
         raised.failure = failure_of_call(error)
-    assert raised.failure is not None, "the call went well"
+    assert raised.failure is not None, "the call succeeded, but an error was expected"
     check(raised.failure, code, reason, field)
 
 
@@ -69,14 +69,14 @@ def check(failure, code=None, reason=None, field=None):
     if reason is not None:
         assert failure.reason == reason, failure
         assert failure.info.domain == "expertd", failure
-        assert failure.message, "an error without a message"
-    if field is not None:  # the field itself, or its member at fault: hidden, hidden.shape
+        assert failure.message, "the error has no message"
+    if field is not None:  # the field itself, or a member of it: hidden, hidden.shape
         assert any(f"{named}.".startswith(f"{field}.") for named in failure.fields), failure
 
 
 def refused_alone_and_in_a_stream(client, ask, wrong):
-    """Each of `wrong`, (change, reason, field), makes a request of ask(id=…) that is refused for that field, by itself and in a stream;
-    the right one beside them is answered as it is alone."""
+    """wrong: list of (change, reason, field). Each change must turn a request ask(id=…) into one that is refused with this reason and
+    field, by Forward and in a stream. An unchanged request in that stream must get the same answer as alone."""
     right, requests = client.forward(ask()).output.data, []
     for change, reason, field in wrong:
         request = ask(id=len(requests) + 1)

@@ -1,4 +1,4 @@
-"""A peer that speaks HTTP/2 by hand, for what no gRPC library does: calls without a message, messages that never end, windows of 0."""
+"""A minimal HTTP/2 client for behaviour that no gRPC library offers: calls without a message, unfinished messages, windows of 0."""
 
 import socket
 import struct
@@ -14,14 +14,14 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def header(name, value):
-    """Literal, not indexed, without Huffman codes (RFC 7541)."""
+    """A literal header field, not indexed and without Huffman coding (RFC 7541)."""
     assert len(name) < 127 and len(value) < 127
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 class Peer:
     def __init__(self, path, window=65535):
-        """window: what the daemon may send on each stream."""
+        """window: the flow-control window of each stream, for data from the daemon."""
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(path)
         self.socket.settimeout(60)
@@ -35,7 +35,7 @@ class Peer:
         self.socket.close()
 
     def open(self, method):
-        """A call's headers, and nothing else. Returns its stream."""
+        """Sends the headers of a call and nothing else. Returns the stream's number."""
         stream = 2 * self.streams + 1
         self.streams += 1
         self.left[stream] = self.initial
@@ -45,7 +45,7 @@ class Peer:
         return stream
 
     def send(self, stream, message, length=None):
-        """A gRPC message as the windows allow it; length: what it says it has, more than is sent."""
+        """Sends a gRPC message within the flow-control windows. length: the length to announce instead of the true one."""
         data = b"\0" + struct.pack(">I", len(message) if length is None else length) + message
         while data:
             size = min(self.left[0], self.left[stream], FRAME_MAX, len(data))
@@ -58,7 +58,7 @@ class Peer:
             data = data[size:]
 
     def take_frame(self):
-        """Reads one frame and minds what it says of windows. Returns (kind, stream, payload)."""
+        """Reads one frame and applies its changes of the windows. Returns (kind, stream, payload)."""
         head = self._take(9)
         kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
         payload = self._take(int.from_bytes(head[:3], "big"))

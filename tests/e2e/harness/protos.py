@@ -1,4 +1,4 @@
-"""The Python code of the interface, made from the .proto that the repository publishes. Nothing of the daemon's own encoders."""
+"""Python modules generated from the published .proto files, independent of the daemon's own encoders."""
 
 import importlib
 import os
@@ -14,14 +14,14 @@ PROTO = ROOT / "proto"
 
 
 def compile_proto(name):
-    """(messages, services) of a .proto that the repository publishes, by its file name."""
+    """(messages, services) of a published .proto, by its file name."""
     source = next(PROTO.rglob(name)).relative_to(PROTO)
     tools = os.path.dirname(grpc_tools.__file__)
     packages = os.path.dirname(tools)
     module = str(source.with_suffix("")).replace("/", ".")
-    # The made code is gone as soon as it is imported: a worker of the tests may end without a chance to clean up.
+    # The generated code is deleted after the import: a test worker may end without cleaning up.
     with tempfile.TemporaryDirectory(prefix="expertd-proto-") as folder:
-        # google/rpc and google/protobuf come from the Python packages, not from the project's own copies.
+        # google/rpc and google/protobuf come from the Python packages, not from the copies in proto/.
         arguments = ["protoc", f"-I{tools}/_proto", f"-I{packages}", f"-I{PROTO}", f"--python_out={folder}",
                      f"--grpc_python_out={folder}", str(source)]
         if protoc.main(arguments) != 0:

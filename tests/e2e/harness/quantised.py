@@ -1,7 +1,7 @@
-"""Small checkpoints in the formats that quantisers write, quantised and dequantised here in numpy, apart from the daemon's own code.
+"""Writes small checkpoints in the formats of common quantisers. Quantises and dequantises in numpy, independently of the daemon's code.
 
-A format is a function of a weight W [N, K] and a random generator: it returns the tensors that lie in the place of W ({suffix:
-(dtype, array)}) and the weight that these mean, in float64. The conventions are those of the quantisers' own code.
+A format is a function of a weight W [N, K] and a random generator. It returns the tensors that replace W ({suffix: (dtype, array)}) and
+the dequantised weight in float64. The conventions are those of each quantiser's own code.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def nearest(values, table):
 
 
 def rounded(values, dtype):
-    """(stored, meant) of scales in a dtype."""
+    """Scales rounded to a dtype: (stored, their values in float64)."""
     if dtype == "BF16":
         bits = bf16_bits(values.astype(np.float32))
         return bits, bf16_values(bits).astype(np.float64)
@@ -47,7 +47,7 @@ def rounded(values, dtype):
 
 
 def spread(scales, block_n, block_k, shape):
-    """Each scale over its block; the last ones short."""
+    """Expands block scales to the weight's shape. The last blocks may be short."""
     return np.repeat(np.repeat(scales, block_n, 0), block_k, 1)[:shape[0], :shape[1]]
 
 
@@ -59,7 +59,7 @@ def greatest(w, block_n, block_k):
 
 
 def words(codes, bits):
-    """Codes along the last axis into 32-bit words, the first in the lowest bits; a last word may be short."""
+    """Packs codes along the last axis into 32-bit words, the first code in the lowest bits. The last word may be partly filled."""
     per_word = 32 // bits
     padding = -codes.shape[-1] % per_word
     codes = np.concatenate([codes, np.zeros(codes.shape[:-1] + (padding,), codes.dtype)], -1).astype(np.uint64)
@@ -75,43 +75,43 @@ def pairs(codes):
 
 
 def fp8(scale, scale_dtype, block=None, dtype="F8_E4M3", shape=None, extras=()):
-    """block: (n, k) of a scale; (1, None) a scale per row, None one for all. shape: how the scales are written."""
+    """block: (n, k) of a scale; (1, None): a scale per row; None: one scale. shape: the shape of the stored scales."""
 
     def quantise(w, random):
         block_n, block_k = (w.shape if block is None else (block[0], block[1] or w.shape[1]))
         stored, meant = rounded(greatest(w, block_n, block_k) / 448, scale_dtype)
-        whole = spread(meant, block_n, block_k, w.shape)
-        codes = nearest(w / whole, F8_VALUES[dtype]).astype(np.uint8)
+        expanded = spread(meant, block_n, block_k, w.shape)
+        codes = nearest(w / expanded, F8_VALUES[dtype]).astype(np.uint8)
         tensors = {".weight": (dtype, codes), scale: (scale_dtype, stored if shape is None else stored.reshape(shape))}
         tensors.update({name: ("F32", np.array(1.5, np.float32)) for name in extras})
-        return tensors, F8_VALUES[dtype][codes] * whole
+        return tensors, F8_VALUES[dtype][codes] * expanded
 
     return quantise
 
 
-def fp4(codes_name, scale, scale_dtype, block_k, world=None, codes_dtype="U8", extras=()):
-    """world: (name, divide) of a global scale."""
+def fp4(codes_name, scale, scale_dtype, block_k, global_scale=None, codes_dtype="U8", extras=()):
+    """global_scale: (name, divide) of a global scale that multiplies, or divides, the block scales."""
 
     def quantise(w, random):
         wanted, factor, tensors = greatest(w, 1, block_k) / 6, 1.0, {}
-        if world:
-            name, divide = world
+        if global_scale:
+            name, divide = global_scale
             number = np.float32(448 / wanted.max() if divide else wanted.max() / 448)
             tensors[name] = ("F32", number.reshape(1) if divide else number)
             factor = 1 / float(number) if divide else float(number)
         stored, meant = rounded(wanted / factor, scale_dtype)
-        whole = spread(meant * factor, 1, block_k, w.shape)
-        codes = nearest(w / np.where(whole == 0, 1, whole), E2M1).astype(np.uint8)
+        expanded = spread(meant * factor, 1, block_k, w.shape)
+        codes = nearest(w / np.where(expanded == 0, 1, expanded), E2M1).astype(np.uint8)
         tensors.update({codes_name: (codes_dtype, pairs(codes).view(np.int8 if codes_dtype == "I8" else np.uint8)),
                         scale: (scale_dtype, stored)})
         tensors.update({name: ("F32", np.array(1.5, np.float32)) for name in extras})
-        return tensors, E2M1[codes] * whole
+        return tensors, E2M1[codes] * expanded
 
     return quantise
 
 
 def integers(w, bits, block_k, zero_points, scale_dtype):
-    """(q, z, stored scales, scales over W): q and z from 0 to 2^bits - 1, W = (q - z) * scale."""
+    """Returns (q, z, stored scales, expanded scales): q and z from 0 to 2^bits - 1, W = (q - z) * scale."""
     groups = -(-w.shape[1] // block_k)
     pieces = [w[:, g * block_k:(g + 1) * block_k] for g in range(groups)]
     low = np.minimum(np.stack([p.min(1) for p in pieces], 1), 0)
@@ -123,30 +123,30 @@ def integers(w, bits, block_k, zero_points, scale_dtype):
     else:
         stored, meant = rounded(np.maximum(high, -low) / (top // 2), scale_dtype)
         zeros = np.full(low.shape, (top + 1) // 2)
-    whole = spread(meant, 1, block_k, w.shape)
-    codes = np.clip(np.rint(w / whole) + spread(zeros, 1, block_k, w.shape), 0, top).astype(np.int64)
-    return codes, zeros, stored, whole
+    expanded = spread(meant, 1, block_k, w.shape)
+    codes = np.clip(np.rint(w / expanded) + spread(zeros, 1, block_k, w.shape), 0, top).astype(np.int64)
+    return codes, zeros, stored, expanded
 
 
-def meaning(codes, zeros, whole, block_k):
-    return (codes - spread(zeros, 1, block_k, codes.shape)) * whole
+def dequantise(codes, zeros, expanded, block_k):
+    return (codes - spread(zeros, 1, block_k, codes.shape)) * expanded
 
 
 def pack_quantized(bits, group, zero_points=False, scale_dtype="BF16", ordered=False, shape_dtype="I64"):
-    """compressed-tensors. group None: a scale per row. ordered: g_idx tells each k's scale."""
+    """compressed-tensors. group None: a scale per row. ordered: g_idx maps each k to its scale."""
 
     def quantise(w, random):
         block_k = group or w.shape[1]
         order = random.permutation(w.shape[1]) if ordered else np.arange(w.shape[1])
-        codes, zeros, scales, whole = integers(w[:, order], bits, block_k, zero_points, scale_dtype)
-        meant, back = meaning(codes, zeros, whole, block_k), np.argsort(order)
-        tensors = {".weight_packed": ("I32", words(codes[:, back], bits)), ".weight_scale": (scale_dtype, scales),
+        codes, zeros, scales, expanded = integers(w[:, order], bits, block_k, zero_points, scale_dtype)
+        meant, inverse = dequantise(codes, zeros, expanded, block_k), np.argsort(order)
+        tensors = {".weight_packed": ("I32", words(codes[:, inverse], bits)), ".weight_scale": (scale_dtype, scales),
                    ".weight_shape": (shape_dtype, np.array(w.shape))}
         if zero_points:
             tensors[".weight_zero_point"] = ("I32", words(zeros.T, bits).T)
         if ordered:
-            tensors[".weight_g_idx"] = ("I32", (back // block_k).astype(np.int32))
-        return tensors, meant[:, back]
+            tensors[".weight_g_idx"] = ("I32", (inverse // block_k).astype(np.int32))
+        return tensors, meant[:, inverse]
 
     return quantise
 
@@ -154,11 +154,11 @@ def pack_quantized(bits, group, zero_points=False, scale_dtype="BF16", ordered=F
 def int_quantized(group=None, zero_points=False):
     def quantise(w, random):
         block_k = group or w.shape[1]
-        codes, zeros, scales, whole = integers(w, 8, block_k, zero_points, "F32")
+        codes, zeros, scales, expanded = integers(w, 8, block_k, zero_points, "F32")
         tensors = {".weight": ("I8", (codes - 128).astype(np.int8)), ".weight_scale": ("F32", scales)}
         if zero_points:
             tensors[".weight_zero_point"] = ("I8", (zeros - 128).astype(np.int8))
-        return tensors, meaning(codes, zeros, whole, block_k)
+        return tensors, dequantise(codes, zeros, expanded, block_k)
 
     return quantise
 
@@ -166,11 +166,11 @@ def int_quantized(group=None, zero_points=False):
 def awq(group):
     def quantise(w, random):
         block_k = group if group > 0 else w.shape[1]
-        codes, zeros, scales, whole = integers(w, 4, block_k, True, "F16")
-        place = np.argsort([0, 4, 1, 5, 2, 6, 3, 7])  # of 8 columns, which lies in each nibble
-        shuffled = lambda a: words(a.T.reshape(a.shape[1], -1, 8)[:, :, place].reshape(a.shape[1], -1), 4)
+        codes, zeros, scales, expanded = integers(w, 4, block_k, True, "F16")
+        nibble_columns = np.argsort([0, 4, 1, 5, 2, 6, 3, 7])  # the column, of 8, that each nibble of a word holds
+        shuffled = lambda a: words(a.T.reshape(a.shape[1], -1, 8)[:, :, nibble_columns].reshape(a.shape[1], -1), 4)
         return ({".qweight": ("I32", shuffled(codes)), ".qzeros": ("I32", shuffled(zeros)), ".scales": ("F16", scales.T)},
-                meaning(codes, zeros, whole, block_k))
+                dequantise(codes, zeros, expanded, block_k))
 
     return quantise
 
@@ -179,20 +179,20 @@ def gptq(bits, group, ordered=False, in_full=False, zero_points=True, bias=False
     def quantise(w, random):
         block_k = group if group > 0 else w.shape[1]
         order = random.permutation(w.shape[1]) if ordered else np.arange(w.shape[1])
-        codes, zeros, scales, whole = integers(w[:, order], bits, block_k, zero_points, "F16")
-        meant, back = meaning(codes, zeros, whole, block_k), np.argsort(order)
-        tensors = {".qweight": ("I32", words(codes[:, back], bits).T), ".scales": ("F16", scales.T),
+        codes, zeros, scales, expanded = integers(w[:, order], bits, block_k, zero_points, "F16")
+        meant, inverse = dequantise(codes, zeros, expanded, block_k), np.argsort(order)
+        tensors = {".qweight": ("I32", words(codes[:, inverse], bits).T), ".scales": ("F16", scales.T),
                    ".qzeros": ("I32", words((zeros if in_full else zeros - 1).T, bits)),
-                   ".g_idx": ("I32", (back // block_k).astype(np.int32))}
+                   ".g_idx": ("I32", (inverse // block_k).astype(np.int32))}
         if bias:
             tensors[".bias"] = ("F16", np.zeros(w.shape[0], np.float16))
-        return tensors, meant[:, back]
+        return tensors, meant[:, inverse]
 
     return quantise
 
 
 def compressed(style, **weights):
-    """quantization_config of compressed-tensors."""
+    """A quantization_config of compressed-tensors."""
     return {"quant_method": "compressed-tensors", "format": style, "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"],
             "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": weights}}}
 
@@ -206,11 +206,11 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What Describe calls it, quantization_config, and how a weight is written."""
+    """name: the format's name in Describe. config: quantization_config. quantise: the format's function."""
     name: str
     config: dict
     quantise: object
-    of_parts: tuple = ()  # ("down", quantise): where a part has a way of its own
+    of_parts: tuple = ()  # ("down", quantise): parts with another format
 
 
 VARIANTS = {
@@ -286,7 +286,7 @@ VARIANTS = {
     "gptq_8_bits_ordered": Variant("int8_group32_zero_ordered", GPTQ | {"bits": 8, "desc_act": True}, gptq(8, 32, ordered=True)),
 }
 
-# Down in another format than gate and up.
+# The down projection has another format than gate and up.
 E4M3, E5M2 = (fp8(".weight_scale_inv", "F32", (128, 128), dtype) for dtype in ("F8_E4M3", "F8_E5M2"))
 TWO_FORMATS = {
     "e4m3_then_e5m2": Variant("fp8_block128+fp8_e5m2_block128", BLOCKS, E4M3, (("down", E5M2),)),
@@ -301,7 +301,7 @@ TWO_FORMATS = {
 
 
 class QuantisedCheckpoint:
-    """One MoE layer of Qwen3-MoE, its experts in a variant's format, and what the layer answers, computed in float64."""
+    """A checkpoint with one MoE layer of Qwen3-MoE whose experts have a variant's format, and the layer's outputs in float64."""
 
     def __init__(self, folder, variant, seed=1):
         random = np.random.default_rng(seed)
@@ -314,7 +314,7 @@ class QuantisedCheckpoint:
         self.experts = []
         for expert in range(EXPERTS):
             parts = {}
-            # Gate and up read the same activations, and are sorted alike by a quantiser that sorts by them.
+            # A quantiser that orders k by the activations orders gate and up alike: both read the same activations.
             orders = int(random.integers(1 << 30))
             for part, shape in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
                 w = random.standard_normal(shape) * shape[1] ** -0.5 * 2.0 ** random.integers(-2, 3, (shape[0], 1))
@@ -340,7 +340,7 @@ class QuantisedCheckpoint:
         return f"model.layers.{LAYER}.mlp.experts.{expert}.{part}"
 
     def inputs(self, tokens, seed=2):
-        """Rows whose elements are exact in bf16."""
+        """Random rows, exactly representable in bf16."""
         return bf16_values(bf16_bits(np.random.default_rng(seed).standard_normal((tokens, HIDDEN)).astype(np.float32)))
 
     def outputs(self, hidden):

@@ -1,4 +1,4 @@
-"""Shared memory from a caller's side, with nothing but the standard library: sockets, passed descriptors, mmap."""
+"""A caller's side of shared memory, with the standard library only: sockets, passed descriptors, mmap."""
 
 import mmap
 import os
@@ -15,19 +15,19 @@ ALIGN = 64
 
 
 def offer(client, size):
-    """OpenRegion's answer: a region that nobody has fetched yet."""
+    """OpenRegion's answer: a region whose descriptor is not fetched yet."""
     return client.stub.OpenRegion(pb.OpenRegionRequest(bytes=size), timeout=CALL_SECONDS)
 
 
 def connect(path):
     lease = socket.socket(socket.AF_UNIX)
-    lease.connect(path)  # blocking: with a timeout a full backlog is an error at once
+    lease.connect(path)  # blocking: with a timeout, a full backlog would be an immediate error
     lease.settimeout(CALL_SECONDS)
     return lease
 
 
 def fetch(lease, token):
-    """The descriptor for the token; None where the daemon hangs up instead."""
+    """Sends the token and returns the descriptor, or None if the daemon closes the connection."""
     try:
         lease.sendall(token)
         data, fds, _, _ = socket.recv_fds(lease, 16, 4)
@@ -40,7 +40,7 @@ def fetch(lease, token):
 
 
 def is_cut(lease, seconds=2 * SLOW):
-    """Does the daemon hang up within so long?"""
+    """Does the daemon close the connection within `seconds`?"""
     lease.settimeout(seconds)
     try:
         return lease.recv(1) == b""
@@ -57,7 +57,7 @@ class Region:
         self.id = self.offer.region
         self.lease = connect(self.offer.socket)
         self.fd = fetch(self.lease, self.offer.token)
-        assert self.fd is not None, "the daemon kept the descriptor"
+        assert self.fd is not None, "the daemon sent no descriptor"
         self.map = mmap.mmap(self.fd, size)
 
     def __enter__(self):
@@ -67,7 +67,7 @@ class Region:
         self.release()
 
     def release(self):
-        """As a caller that ends: the descriptor, the mapping and the lease go; nobody says CloseRegion."""
+        """Closes the descriptor, the mapping and the lease without CloseRegion, as a caller that ends."""
         if self.fd is not None:
             os.close(self.fd)
             self.map.close()
@@ -93,7 +93,7 @@ class Region:
 
 
 class Layout:
-    """Places for tensors in a region, one after the other."""
+    """Allocates consecutive extents of a region."""
 
     def __init__(self, region, offset=0):
         self.region, self.next = region, offset
@@ -105,7 +105,7 @@ class Layout:
         return self.region.extent(at, length)
 
     def put(self, message):
-        """A Tensor with data as one with an extent; an absent one stays absent."""
+        """Copies a Tensor's data into the region. Returns the Tensor with an extent instead."""
         extent = self.take(len(message.data))
         self.region.write(extent.offset, message.data)
         return pb.Tensor(dtype=message.dtype, shape=message.shape, extent=extent)

@@ -1,4 +1,4 @@
-"""Requests that take a while, on any machine and under any sanitizer: a synthetic layer, and as many tokens as the time needs."""
+"""Requests that take a given time on any machine and under any sanitizer: a synthetic layer with a matching number of tokens."""
 
 import pathlib
 import time
@@ -9,12 +9,12 @@ from .paths import SANITIZER
 from .protos import pb
 from .tensors import tensor
 
-# Eight experts of a real shape, and tokens that go to all of them: 75 MB of weights, some 75 MFLOP a token. A sanitizer slows them down by
-# itself, so that they go to fewer.
+# Eight experts of a real shape, and tokens routed to all of them: 75 MB of weights, about 75 MFLOP a token. Sanitizers slow the kernels
+# down, so there the tokens go to fewer experts.
 MODEL = "synthetic:qwen3-30b-a3b,layers=1,experts=8"
 HIDDEN, CHOICES = 2048, {"": 8, "asan": 4, "tsan": 1}[SANITIZER]
 TOKENS_MAX = 3000
-# A fast CPU's best kernels are through TOKENS_MAX in the time of a deadline that a test sets: half-way ones are slow enough anywhere.
+# A fast CPU's best kernels would compute TOKENS_MAX within the deadlines of the tests. AVX2 kernels are slow enough everywhere.
 KERNELS = "avx2" if " avx2 " in pathlib.Path("/proc/cpuinfo").read_text() else "scalar"
 OPTIONS = ("--kernels", KERNELS)
 

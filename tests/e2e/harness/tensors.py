@@ -1,4 +1,4 @@
-"""numpy arrays to and from expertd.v1.Tensor. bfloat16 travels as uint16 bit patterns, F8 as uint8 codes."""
+"""Converts numpy arrays to and from expertd.v1.Tensor. In numpy, bfloat16 is uint16 bit patterns and F8 is uint8 codes."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I32": 4, "I
 
 
 def bf16_bits(values):
-    """Rounds float32 to bfloat16, to nearest even; NaN stays NaN."""
+    """Rounds float32 to bfloat16, to nearest even. A NaN stays a NaN."""
     values = np.ascontiguousarray(values, dtype=np.float32)
     bits = values.view(np.uint32)
     rounded = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -20,7 +20,7 @@ def bf16_values(bits):
 
 
 def f8_table(exponent_bits, mantissa_bits):
-    """The 256 values of an F8 format; E4M3 is the FN variant (no infinity, one NaN)."""
+    """The 256 values of an F8 format. E4M3 is the FN variant: no infinity, one NaN per sign."""
     bias = (1 << (exponent_bits - 1)) - 1
     table = np.zeros(256, np.float32)
     for code in range(256):
@@ -42,7 +42,7 @@ F8_VALUES = {"F8_E4M3": f8_table(4, 3), "F8_E5M2": f8_table(5, 2)}
 
 
 def encode(values, dtype):
-    """The bytes of `values` in a dtype, rounded where it is narrower. F8 takes codes."""
+    """The bytes of `values` in a dtype, rounded if it is narrower. For F8, `values` are codes."""
     if dtype == "BF16":
         array = values if np.asarray(values).dtype == np.uint16 else bf16_bits(values)
     else:
@@ -59,9 +59,9 @@ def tensor(values, dtype="F32", shape=None):
 
 
 def values_of(message):
-    """A Tensor's values, widened to float32 where it holds floats."""
+    """A Tensor's values. Floating-point values are widened to float32."""
     dtype, shape = pb.DType.Name(message.dtype), tuple(message.shape)
-    assert len(message.data) == int(np.prod(shape, dtype=np.int64)) * BYTES[dtype], "data is not the product of the shape"
+    assert len(message.data) == int(np.prod(shape, dtype=np.int64)) * BYTES[dtype], "the length of data does not match the shape"
     if dtype == "BF16":
         return bf16_values(np.frombuffer(message.data, np.uint16)).reshape(shape)
     kind = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64}[dtype]
@@ -70,7 +70,7 @@ def values_of(message):
 
 
 def rows_of(message):
-    """The output as a list of its rows' bytes: what the promise of equal bits is about."""
+    """The output as a list of each row's bytes, for bitwise comparison."""
     tokens, hidden = message.shape
     width = hidden * BYTES[pb.DType.Name(message.dtype)]
     assert len(message.data) == tokens * width
@@ -78,6 +78,6 @@ def rows_of(message):
 
 
 def error_per_token(got, wanted):
-    """max|y - y*| / max|y*| of each token."""
+    """max|y - y*| / max|y*| for each token."""
     scale = np.abs(wanted).max(axis=1)
     return np.abs(got.astype(np.float64) - wanted).max(axis=1) / np.where(scale == 0, 1, scale)

@@ -1,4 +1,4 @@
-"""The admin socket: who may connect, what is to be had there and what is not, drain; and expertctl's commands on it."""
+"""The admin socket: permissions, its methods, drain, and the expertctl commands that use it."""
 
 import concurrent.futures
 import json
@@ -21,7 +21,7 @@ from harness.paths import BIN, SANITIZER, SLOW
 from harness.protos import admin_pb, admin_rpc
 
 ADMIN_METHODS = ("ShowPlacement", "PlanPlacement", "ApplyPlacement", "Drain", "GetLoad")
-# A second or more of loading on any machine of today.
+# Takes a second or more to load on current machines.
 LARGE = "synthetic:qwen3-30b-a3b," + {"": "layers=2", "asan": "layers=1,experts=64", "tsan": "layers=1,experts=16"}[SANITIZER]
 
 
@@ -50,7 +50,7 @@ with socket.socket(socket.AF_UNIX) as peer:
         peer.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + b"\\0\\0\\0\\4\\0\\0\\0\\0\\0")
         print("closed" if peer.recv(1) == b"" else "served")
     except PermissionError:
-        print("not let in")
+        print("no permission")
     except (BrokenPipeError, ConnectionResetError):
         print("closed")
 """
@@ -64,12 +64,12 @@ def test_another_user_is_refused_by_the_file_and_by_the_daemon(case, start_daemo
     def foreign(path):
         return subprocess.run([sys.executable, "-c", FOREIGN, path], text=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
 
-    assert foreign(daemon.socket) == "served", "the public socket is open to any"
-    assert foreign(admin_socket(daemon)) == "not let in"
-    os.chmod(admin_socket(daemon), 0o666)  # as an operator might in error
+    assert foreign(daemon.socket) == "served", "any user may connect to the public socket"
+    assert foreign(admin_socket(daemon)) == "no permission"
+    os.chmod(admin_socket(daemon), 0o666)  # as an operator might do by mistake
     assert foreign(admin_socket(daemon)) == "closed"
     with admin_of(daemon) as admin, raises("UNIMPLEMENTED"):
-        admin.raw("Nothing")  # its own user goes on
+        admin.raw("Nothing")  # the daemon's own user is still served
 
 
 def test_without_a_unix_socket_or_when_switched_off_there_is_none(case, start_daemon):
@@ -82,7 +82,7 @@ def test_without_a_unix_socket_or_when_switched_off_there_is_none(case, start_da
 
 
 def test_the_socket_is_found_from_any_folder(case, tmp_path, start_daemon):
-    """By a daemon that was started with a path of its own folder."""
+    """The daemon was started with a relative socket path."""
     daemon = start_daemon(model=case("mixtral").folder, listen=["unix:d.sock"], prefix=("env", "-C", tmp_path))
     done = run_program("expertctl", "--address", f"unix:{tmp_path}/d.sock", "placement", "show", "--json")
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_the_socket_is_found_from_any_folder(case, tmp_path, start_daemon):
     assert done.returncode == 0 and daemon.wait_exit() == 0, done.stderr
 
 
-def test_two_daemons_in_one_folder_do_not_meet(case, start_daemon, tmp_path):
+def test_two_daemons_in_one_folder_have_separate_sockets(case, start_daemon, tmp_path):
     for name in ("one", "two"):
         start_daemon(model=case("mixtral").folder, listen=[f"unix:{tmp_path}/{name}.sock"])
     assert (tmp_path / "one-admin.sock").is_socket() and (tmp_path / "two-admin.sock").is_socket()
@@ -105,7 +105,7 @@ def test_an_admin_socket_in_use_exits_69_and_leaves_the_other_alone(case, start_
         admin.raw("Nothing")
 
 
-# ---- which methods are where
+# ---- methods of each address
 
 
 @pytest.mark.parametrize("method", ADMIN_METHODS)
@@ -145,7 +145,7 @@ def test_requests_that_are_wrong_are_refused_with_the_field(served):
 
 
 @pytest.mark.threads
-def test_drain_answers_then_ends_as_sigterm_does(start_daemon):
+def test_drain_answers_and_then_ends_the_daemon_as_sigterm_does(start_daemon):
     daemon = start_daemon(*slow.OPTIONS, model=slow.MODEL)
     with daemon.client() as client, admin_of(daemon) as admin, concurrent.futures.ThreadPoolExecutor(1) as pool:
         layer = slow.SlowLayer(client)
@@ -154,7 +154,7 @@ def test_drain_answers_then_ends_as_sigterm_does(start_daemon):
         assert admin.drain(reason='a "new" version').active == 1
         while daemon.get("/health/ready")[1].strip() != "draining":
             time.sleep(0.02)
-        assert admin.drain().active == 1, "asking again is answered, and costs the running request nothing"
+        assert admin.drain().active == 1, "a second drain is answered and does not end the running request"
         with raises("UNAVAILABLE"):
             client.forward(layer.request(1))
         assert running.result().output.data, "what ran is answered"
@@ -174,14 +174,14 @@ def test_drain_while_loading_answers_and_exits_0(start_daemon):
     assert not daemon.events("ready")
 
 
-def test_an_idle_admin_connection_and_a_call_without_a_message_do_not_hold_up_the_end(case, start_daemon):
+def test_an_idle_admin_connection_and_a_call_without_a_message_do_not_delay_the_exit(case, start_daemon):
     daemon = start_daemon(model=case("mixtral").folder)
     with admin_of(daemon) as idle, admin_of(daemon) as admin:
         grpc.channel_ready_future(idle.channel).result(10 * SLOW)
         never = threading.Event()
         call = admin.channel.stream_unary("/expertd.admin.v1.Admin/ShowPlacement", request_serializer=lambda b: b,
                                           response_deserializer=lambda b: b)
-        waiting = call.future(iter(lambda: never.wait() or b"", None))  # sends nothing
+        waiting = call.future(iter(lambda: never.wait() or b"", None))  # a call that sends no message
         time.sleep(0.3)
         begun = time.monotonic()
         daemon.stop()
@@ -202,11 +202,11 @@ def test_expertctl_drain_finds_the_admin_socket_and_waits(case, start_daemon):
     done = ctl(daemon, "drain", "--reason", "upgrade", "--wait", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"address": f"unix:{admin_socket(daemon)}", "active": 0, "ended": True}
-    assert daemon.process.wait(5) == 0, "it had ended when expertctl returned"
+    assert daemon.process.wait(5) == 0, "expertctl returns after the daemon has ended"
     assert daemon.events("drain_asked")[0]["reason"] == "upgrade"
 
 
-def test_expertctl_drain_says_what_is_wrong(case, start_daemon, tmp_path):
+def test_expertctl_drain_names_what_is_wrong(case, start_daemon, tmp_path):
     daemon = start_daemon("--admin", "off", model=case("mixtral").folder)
     done = ctl(daemon, "drain")
     assert done.returncode == 69 and "no admin socket" in done.stderr
@@ -218,11 +218,11 @@ def test_expertctl_drain_says_what_is_wrong(case, start_daemon, tmp_path):
     done = ctl(daemon, "drain", "--admin", f"unix:{tmp_path}/none.sock", "--timeout", "2")
     assert done.returncode == 69 and f"{tmp_path}/none.sock" in done.stderr
     done = ctl(daemon, "drain", "--admin", f"unix:{daemon.socket}", "--timeout", "5")
-    assert done.returncode == 70 and "unknown method" in done.stderr, "a public socket drains nothing"
+    assert done.returncode == 70 and "unknown method" in done.stderr, "the public socket has no Drain"
     assert daemon.process.poll() is None
 
 
-# The figures of a daemon with two MoE layers, three experts, two ranks.
+# Answers like a daemon with two MoE layers, three experts and two ranks.
 class FakeAdmin(admin_rpc.AdminServicer):
     def __init__(self):
         self.plans, self.applied, self.cancelled = [], [], threading.Event()
@@ -280,7 +280,7 @@ def test_placement_show_prints_layers_and_one_layers_ranks(fake):
     assert shown[0]["rows"] == [90, 10, 20] and shown[0]["epoch"] == 7
 
 
-def test_placement_plan_writes_what_apply_takes(fake, tmp_path):
+def test_placement_plan_writes_a_plan_that_apply_reads(fake, tmp_path):
     counts, plan = tmp_path / "counts.json", tmp_path / "plan.json"
     counts.write_text(placement(fake, "show", "--json").stdout)
     done = placement(fake, "plan", "--layer", "5", "--policy", "balanced", "--replicas", "1", "--counts", counts, "--output", plan)
@@ -298,7 +298,7 @@ def test_placement_plan_writes_what_apply_takes(fake, tmp_path):
     assert applied == [{"layer": 5, "epoch": 8, "moved_experts": 3, "moved_bytes": 3 << 20}]
 
 
-def test_placement_apply_says_how_far_it_came(fake, tmp_path):
+def test_placement_apply_reports_the_layers_in_force(fake, tmp_path):
     plan = tmp_path / "plan.json"
     layers = [{"layer": layer, "epoch": epoch, "ranks": 2, "experts": [[0], [1]]} for layer, epoch in ((1, 7), (5, 6))]
     plan.write_text(json.dumps({"layers": layers}))
@@ -310,7 +310,7 @@ def test_placement_apply_says_how_far_it_came(fake, tmp_path):
     assert placement(fake, "apply", tmp_path / "none.json").returncode == 65
 
 
-def test_placement_apply_that_is_killed_hangs_up(fake, tmp_path):
+def test_a_killed_placement_apply_cancels_its_call(fake, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"layers": [{"layer": 1, "epoch": 7, "ranks": 2, "experts": [[0], [1]]}]}))
     fake.hold = True
@@ -319,5 +319,5 @@ def test_placement_apply_that_is_killed_hangs_up(fake, tmp_path):
     assert "1 of 3 experts" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == -signal.SIGINT
-    assert fake.cancelled.wait(20), "the daemon hears of it"
+    assert fake.cancelled.wait(20), "the call was not cancelled"
     process.stderr.close()

@@ -1,4 +1,4 @@
-"""Configuration: flags, variables and the file, their order, what is refused and how it is said."""
+"""Configuration: flags, environment variables and the file, their precedence, and errors."""
 
 import pathlib
 import re
@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from harness.daemon import run_program
+from harness.paths import ROOT
 
 MODEL = "synthetic:tiny"
 
@@ -22,7 +23,7 @@ def print_config(*arguments, **options):
 
 
 def value_of(text, key):
-    """(value, origin) of a key in --print-config's output."""
+    """(value, origin) of a key in the output of --print-config."""
     found = re.search(rf"^{key}: (\S+) # (.*)$", text, re.M)
     assert found, text
     return found.group(1).strip('"'), found.group(2)
@@ -35,11 +36,11 @@ def test_flag_over_variable_over_file_over_default(tmp_path):
     shards, threads, queue, spin = (value_of(text, key) for key in ("shards", "threads", "max_queue", "spin_us"))
     assert shards[0] == "2" and "flag" in shards[1]
     assert threads[0] == "5" and "EXPERTD_THREADS" in threads[1]
-    assert queue[0] == "7" and str(file) in queue[1] and "5" in queue[1], "the file and its line"
+    assert queue[0] == "7" and str(file) in queue[1] and "5" in queue[1], "the origin must name the file and the line"
     assert spin == ("50", "default")
 
 
-def test_what_is_printed_loads_again_to_the_same(tmp_path):
+def test_a_printed_configuration_loads_to_the_same_values(tmp_path):
     first = print_config("--model", MODEL, "--shards", 2, "--max-message-bytes", "8MiB", "--listen", "127.0.0.1:0", "--listen",
                          "unix:/tmp/x.sock", "--http", "off", "--allow-uids", "0,33")
     file = tmp_path / "again.yaml"
@@ -81,7 +82,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize("options", (("--print-config",), ("--check-config",), ("--help",), ("--version",)))
-def test_what_is_printed_to_a_full_disk_is_no_success(options):
+def test_a_full_disk_fails_the_printing_options(options):
     with open("/dev/full", "w") as full:
         done = run_program("expertd", "--model", MODEL, *options, stdout=full)
     assert done.returncode == 69 and "standard output" in done.stderr, done.stderr
@@ -143,7 +144,7 @@ def test_an_unknown_preset_exits_78_with_the_known_ones():
     assert done.returncode == 78 and "qwen3-30b-a3b" in done.stderr
 
 
-def test_a_check_knows_that_a_synthetic_model_is_none_and_says_where_there_is_no_model():
+def test_check_config_accepts_synthetic_models_and_names_a_missing_model():
     for arguments, named in ((("synthetic:qwen9",), "qwen3-30b-a3b"), (("synthetic:tiny,layers=99",), "layers=99"),
                              (("synthetic:tiny", "--layers", "0-99"), "0-3")):
         done = check_config("--model", *arguments)
@@ -152,7 +153,7 @@ def test_a_check_knows_that_a_synthetic_model_is_none_and_says_where_there_is_no
     assert done.returncode == 0 and "--model" in done.stdout
 
 
-def test_layers_past_the_models_last_are_refused_with_those_that_there_are(case):
+def test_layers_past_the_models_last_are_refused_with_the_existing_range(case):
     for model, layers, there in (("synthetic:tiny", "0-99", "0-3"), (case("mixtral").folder, "0-2", "0-1")):
         done = run_program("expertd", "--model", str(model), "--layers", layers, "--http", "off", "--listen", "127.0.0.1:0")
         assert done.returncode == 78, done.stderr
@@ -166,8 +167,8 @@ def test_a_model_that_does_not_fit_is_refused_with_the_number_of_layers_that_wou
     assert re.search(r"\b3 layers\b|layers=3\b", done.stderr), done.stderr  # 1.21 GB each
 
 
-def test_scratch_that_does_not_fit_is_refused_before_anything_is_loaded():
-    """It is reserved without being touched: the system would say so only under load, by killing."""
+def test_scratch_that_does_not_fit_is_refused_before_loading():
+    """Scratch is reserved without being touched, so without this check the OOM killer would end the daemon under load."""
     available = int(re.search(r"^MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text(), re.M).group(1)) << 10
     if available > 120 << 30:
         pytest.skip("this machine has the memory for the largest batches")
@@ -179,7 +180,7 @@ def test_scratch_that_does_not_fit_is_refused_before_anything_is_loaded():
 
 
 @pytest.mark.parametrize("program", ["expertd", "expertctl", "expertd-verify", "make-checkpoint"])
-def test_help_says_what_it_is(program):
+def test_help_describes_the_program(program):
     done = run_program(program, "--help")
     assert done.returncode == 0 and "sage" in done.stdout and program in done.stdout
 
@@ -196,6 +197,15 @@ def test_every_option_of_the_help_has_a_key_in_print_config():
     assert {flag.replace("-", "_") for flag in flags - switches} == keys
 
 
-def test_output_to_a_closed_pipe_is_no_crash():
+def test_every_option_of_the_help_is_in_the_pages_and_the_fuzzers_dictionary():
+    flags = re.findall(r"^\s+(--[a-z0-9-]+)", run_program("expertd", "--help").stdout, re.M)
+    page = (ROOT / "docs" / "operate.md").read_text()
+    words = (ROOT / "tests" / "fuzz" / "options.dict").read_text()
+    assert len(flags) > 40
+    assert [flag for flag in flags if not re.search(rf"`{flag}\b(?!-)", page)] == []
+    assert [flag for flag in flags if f'"{flag[2:].replace("-", "_")}"' not in words] == []
+
+
+def test_output_to_a_closed_pipe_does_not_crash():
     process = subprocess.Popen(["sh", "-c", "\"$0\" --help | true", run_program.__globals__["BIN"] / "expertd"])
     assert process.wait(20) == 0

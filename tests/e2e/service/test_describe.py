@@ -1,4 +1,4 @@
-"""Describe says what is served, in terms that a caller can rely on."""
+"""Describe: models, layers, limits and features, and the ids that change with the weights."""
 
 import json
 import re
@@ -20,7 +20,7 @@ PREFIXES = {
     "llama4": "model.layers.1.feed_forward.experts",
 }
 
-# The quantisation and the dtype of the codes, where that is a dtype of its own.
+# The quantisation, and the dtype of the codes if safetensors has one.
 QUANTISED = {
     "deepseek_v3_fp8": ("fp8_block128", pb.F8_E4M3),
     "gpt_oss_mxfp4": ("mxfp4", pb.DTYPE_UNSPECIFIED),
@@ -49,7 +49,7 @@ def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
         assert not layer.needs_token_ids and not layer.needs_router_input
         plain = {"mixtral_one_token": pb.F32, "granitemoe_f16": pb.F16}.get(name, pb.BF16)
         assert layer.weight_dtype == QUANTISED.get(name, ("", plain))[1]
-        # f32 only where every expert weight is F32
+        # f32 only if every expert weight is F32
         assert layer.numerics_id == ("1/f32/cpu" if name == "mixtral_one_token" else "1/bf16/cpu")
     if name in PREFIXES:
         assert model.layers[-1].prefix == PREFIXES[name]
@@ -89,7 +89,7 @@ def ids_of(daemon):
 
 
 def test_weights_id_follows_the_weights(tmp_path, start_daemon):
-    """One bit of one expert changes its layer's id and the model's digest; attention weights change neither."""
+    """A changed bit of an expert changes the layer's id and the model's digest. Changed attention weights change neither."""
     folder = copy_case("mixtral", tmp_path)
     digest, ids = ids_of(start_daemon(model=folder))
     assert (digest, ids) == ids_of(start_daemon("--shards", 3, model=folder))
@@ -110,7 +110,7 @@ def test_weights_id_follows_the_weights(tmp_path, start_daemon):
 
 
 def test_weights_id_depends_on_parameters_and_not_on_files(tmp_path, start_daemon, case):
-    """Another top-k gives another answer, so another id; which file a tensor lies in does not."""
+    """Another top-k changes the answers and the id. The distribution of tensors over files does not change the id."""
     folder = copy_case("mixtral", tmp_path)
     _, ids = ids_of(start_daemon(model=folder))
     config = folder / "config.json"

@@ -1,7 +1,5 @@
-"""The project's own copies of the standard .proto files against the published descriptors: whatever ours declare, theirs have,
-with the same numbers, types and labels, down to enum values and methods. Needs no daemon."""
-
-import pathlib
+"""Compares the project's copies of the standard .proto files with the published descriptors. Each declaration of a copy must exist in the
+original with the same number, type and label, down to enum values and methods. Needs no daemon."""
 
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
@@ -10,9 +8,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_tools import protoc
 
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
+from harness.protos import PROTO
 
-# Our file and the published module. The packages ship v1alpha of reflection alone: v1 is the same under its own name.
+# The project's copy, and the published module. The packages ship only v1alpha of reflection; v1 differs in the package name.
 PUBLISHED = {
     "google/protobuf/any.proto": any_pb2,
     "google/protobuf/duration.proto": duration_pb2,
@@ -38,7 +36,7 @@ def published(name):
 
 
 def declarations(file):
-    """Every declaration as {full name below the package: what must agree}."""
+    """{full name below the package: properties that must agree} for every declaration."""
     package = f".{file.package}."
 
     def local(type_name):
@@ -72,15 +70,15 @@ def declarations(file):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_our_declarations_are_among_the_published(ours, name):
+def test_our_declarations_are_in_the_published_files(ours, name):
     theirs = dict(declarations(published(name)))
     mine = dict(declarations(ours[name]))
-    assert mine, "an empty file agrees with anything"
+    assert mine, "the file declares nothing"
     assert mine == {declared: theirs.get(declared) for declared in mine}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_our_packages_are_the_published(ours, name):
+def test_our_packages_have_the_published_names(ours, name):
     expected = published(name).package
     if name == "grpc/reflection/v1/reflection.proto":
         expected = "grpc.reflection.v1"
@@ -88,8 +86,8 @@ def test_our_packages_are_the_published(ours, name):
 
 
 @pytest.mark.parametrize("name", ["google/protobuf/any.proto", "google/protobuf/duration.proto"])
-def test_the_protobuf_library_takes_ours_for_its_own(ours, name):
-    """Names and options too: other languages map these files to types that they bring along."""
+def test_the_protobuf_library_accepts_our_copies_as_its_own(ours, name):
+    """Names and options agree too: other languages map these files to built-in types."""
     mine, theirs = ours[name], published(name)
     for file in (mine, theirs):
         for message in file.message_type:

@@ -1,4 +1,4 @@
-"""Every error of the interface that a caller can reach: its code, its reason, its field; unary and in a stream; and nobody else notices."""
+"""Every error that a caller can cause: code, reason and field, in unary calls and in streams, without an effect on other callers."""
 
 import struct
 
@@ -84,7 +84,7 @@ BAD = {
     "logits_columns": (good(router_logits=tensor(np.zeros((4, EXPERTS + 1)))), INVALID, "SHAPE_MISMATCH", "router_logits"),
     "logits_rows": (good(router_logits=tensor(np.zeros((5, EXPERTS)))), INVALID, "SHAPE_MISMATCH", "router_logits"),
     "logits_integer": (good(router_logits=tensor(np.zeros((4, EXPERTS)), "I32")), INVALID, "DTYPE_UNSUPPORTED", "router_logits"),
-    # This layer needs neither, but what is sent must be what it is said to be.
+    # The layer needs neither field, but each must be valid if it is sent.
     "token_ids_float": (good(token_ids=tensor(np.zeros(4))), INVALID, "DTYPE_UNSUPPORTED", "token_ids.dtype"),
     "token_ids_other_tokens": (good(token_ids=tensor(np.zeros(3), "I32")), INVALID, "SHAPE_MISMATCH", "token_ids.shape"),
     "token_ids_rank_2": (good(token_ids=tensor(np.zeros((4, 1)), "I64")), INVALID, "SHAPE_MISMATCH", "token_ids.shape"),
@@ -105,7 +105,7 @@ BAD = {
 }
 
 
-# Of a request that a protobuf library can write and that is at fault itself.
+# The request of the message-level errors.
 DOCUMENTED = {"MODEL_UNKNOWN", "LAYER_UNKNOWN", "REGION_UNKNOWN", "SHAPE_MISMATCH", "DTYPE_UNSUPPORTED", "EXPERT_OUT_OF_RANGE",
               "UNKNOWN_FIELD", "TENSOR_BYTES", "WEIGHTS_CHANGED", "NO_ROUTER", "NO_SHARED_EXPERTS", "TOO_LARGE"}
 
@@ -124,7 +124,7 @@ def field(number, wire_type, payload):
 
 GOOD = good().SerializeToString()
 TENSOR = tensor(ROWS).SerializeToString()
-# Bytes that no protobuf library would write. name: (bytes, reason or None)
+# Malformed messages, which no protobuf library would write. name: (bytes, reason or None)
 CRAFTED = {
     "unknown_field": (GOOD + field(99, 0, b"\x01"), "UNKNOWN_FIELD"),
     "unknown_field_first": (field(1000, 2, b"abc") + GOOD, "UNKNOWN_FIELD"),
@@ -152,7 +152,7 @@ CRAFTED = {
 
 @pytest.fixture
 def undisturbed(served):
-    """Another caller's answer before and after, over a connection of its own."""
+    """Another connection must get the same answer before and after the test."""
     with served.client() as other:
         before = other.forward(good()).output.data
         yield
@@ -166,11 +166,11 @@ def test_a_bad_request_is_refused_with_its_reason(client, undisturbed, name):
     with raises(code, reason, wrong) as raised:
         client.forward(request)
     assert raised.failure.reason in DOCUMENTED
-    assert len(raised.failure.message) > 15, "the message must say what is wrong, not only that something is"
+    assert len(raised.failure.message) > 15, "the message is too short to name the cause"
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_in_a_stream_it_is_the_requests_error_and_the_stream_goes_on(client, name):
+def test_in_a_stream_a_bad_request_fails_alone_and_the_stream_goes_on(client, name):
     request, code, reason, wrong = BAD[name]
     bad = pb.ForwardRequest()
     bad.CopyFrom(request)
@@ -183,7 +183,7 @@ def test_in_a_stream_it_is_the_requests_error_and_the_stream_goes_on(client, nam
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_bytes_that_are_no_request_are_refused(client, undisturbed, name):
+def test_malformed_messages_are_refused(client, undisturbed, name):
     data, reason = CRAFTED[name]
     with raises("INVALID_ARGUMENT", reason) as raised:
         client.raw("Forward", data)
@@ -191,7 +191,7 @@ def test_bytes_that_are_no_request_are_refused(client, undisturbed, name):
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_in_a_stream_they_fail_alone(client, name):
+def test_in_a_stream_malformed_messages_fail_alone(client, name):
     data, reason = CRAFTED[name]
     call = client.channel.stream_stream("/expertd.v1.Experts/Stream", request_serializer=lambda b: b,
                                         response_deserializer=pb.ForwardResponse.FromString)
@@ -201,8 +201,8 @@ def test_in_a_stream_they_fail_alone(client, name):
     check(failure_of_answer(failed[0]), "INVALID_ARGUMENT", reason)
 
 
-def test_what_a_layer_does_not_need_changes_nothing(client):
-    """A caller may send every layer the same fields; ids of tokens that no table knows are nobody's matter here."""
+def test_fields_that_a_layer_does_not_need_change_nothing(client):
+    """A caller may send the same fields to every layer. A layer without a table of token ids does not check their range."""
     for more in ({}, {"routes": routes()}, {"router_logits": tensor(np.ones((4, EXPERTS)))}):
         expected = client.forward(good(**more)).output
         for ids in (tensor(np.full(4, -1), "I32"), tensor(np.full(4, 1 << 40), "I64")):
@@ -230,7 +230,7 @@ def test_shape_may_be_packed_or_not(client):
 def test_an_oversized_message_fails_its_call_and_not_the_connection(client, undisturbed):
     with raises("RESOURCE_EXHAUSTED", "TOO_LARGE") as raised:
         client.raw("Forward", b"\0" * ((1 << 20) + 1))
-    assert "1048576" in raised.failure.message, "the message names the limit"
+    assert "1048576" in raised.failure.message, "the message must name the limit"
     assert client.forward(good()).output.data
 
 
@@ -238,7 +238,7 @@ def test_a_message_just_within_the_limit_is_read(client):
     padding = (1 << 20) - len(GOOD) - 4
     data = GOOD + field(14, 2, b"0" * padding)
     assert len(data) == 1 << 20
-    with raises("INVALID_ARGUMENT"):  # an overlong traceparent, not TOO_LARGE
+    with raises("INVALID_ARGUMENT"):  # refused for the overlong traceparent, not as TOO_LARGE
         client.raw("Forward", data)
 
 
@@ -257,11 +257,11 @@ def test_an_unknown_method_has_a_reason(served):
             client.raw("Nope", b"")
 
 
-def test_every_k_that_is_told_is_taken_with_every_number_of_tokens(start_daemon, random):
-    """Of one request, whatever the model's router chooses; it is computed in pieces."""
+def test_every_top_k_up_to_the_limit_is_accepted_with_every_number_of_tokens(start_daemon, random):
+    """A request's routes may have up to max_top_k choices, more than the router makes. Such a request is computed in pieces."""
     daemon = start_daemon("--max-request-tokens", 300, "--max-batch-tokens", 256, model="synthetic:tiny,layers=1")
     with daemon.client() as client:
-        limits, layer = (lambda told: (told.limits, told.models[0].layers[0]))(client.describe())
+        limits, layer = (lambda answer: (answer.limits, answer.models[0].layers[0]))(client.describe())
         assert limits.max_top_k > layer.top_k and limits.max_tokens == 300
         hidden = random.standard_normal((300, layer.hidden_size)).astype(np.float32)
         ids = random.integers(-1, layer.num_experts, (300, limits.max_top_k)).astype(np.int32)
@@ -271,8 +271,8 @@ def test_every_k_that_is_told_is_taken_with_every_number_of_tokens(start_daemon,
             routes = pb.Routes(ids=tensor(ids[part], "I32"), weights=tensor(weights[part]))
             return rows_of(client.forward(layer=layer.layer, hidden=tensor(hidden[part]), routes=routes).output)
 
-        whole = rows(slice(None))
-        assert whole[:7] + whole[290:] == rows(slice(0, 7)) + rows(slice(290, 300))
+        all_rows = rows(slice(None))
+        assert all_rows[:7] + all_rows[290:] == rows(slice(0, 7)) + rows(slice(290, 300))
 
 
 def test_a_deadline_that_has_passed_is_not_computed(client, undisturbed):
@@ -288,14 +288,14 @@ def test_the_right_weights_id_is_accepted(client):
         client.forward(good(weights_id=layer.weights_id ^ 1))
 
 
-def test_shared_experts_that_are_not_there_cannot_be_asked_for(case, start_daemon):
+def test_requests_for_missing_shared_experts_are_refused(case, start_daemon):
     with start_daemon(model=case("mixtral").folder).client() as client:
         with raises("FAILED_PRECONDITION", "NO_SHARED_EXPERTS"):
             client.forward(layer=0, hidden=tensor(np.zeros((1, 64))), shared_experts=pb.SHARED_EXPERTS_INCLUDE)
         client.forward(layer=0, hidden=tensor(np.zeros((1, 64))), shared_experts=pb.SHARED_EXPERTS_EXCLUDE)
 
 
-def test_timings_are_filled_where_asked_for(client):
+def test_timings_are_filled_on_request(client):
     assert not client.forward(good()).HasField("timings")
     timings = client.forward(good(timings=True)).timings
     assert timings.batch_tokens >= 4 and timings.batch_requests >= 1

@@ -1,4 +1,5 @@
-"""Floods of connections, silent and speaking, to every address: who is there stays, new callers come in, and all is well afterwards."""
+"""Floods of connections to every address, with and without an HTTP/2 preface: existing connections stay, new callers are served where
+possible, and the daemon recovers."""
 
 import contextlib
 import resource
@@ -53,7 +54,7 @@ def flood(address, count, sends=b""):
         connections = []
         for _ in range(count):
             connections.append(stack.enter_context(dial(address)))
-            with contextlib.suppress(OSError):  # it may be closed already
+            with contextlib.suppress(OSError):  # the daemon may have closed it
                 connections[-1].sendall(sends)
         yield connections
 
@@ -66,7 +67,7 @@ def stub_of(address, stack):
 
 
 def is_served(address, timeout=5 * SLOW):
-    """Whether a new connection is."""
+    """Is a call on a new connection answered?"""
     with contextlib.ExitStack() as stack:
         try:
             return bool(stub_of(address, stack)(REQUEST, timeout=timeout).output.data)
@@ -82,8 +83,8 @@ def turned_away(daemon):
 @pytest.mark.threads
 @pytest.mark.parametrize("sends", [b"", PREFACE[:23]], ids=["silent", "half a preface"])
 @pytest.mark.parametrize("family", [0, 1], ids=["ipv4", "ipv6"])
-def test_silent_connections_keep_nobody_out(daemon_of, family, sends):
-    """They are more than there is room for, and stay open: the oldest goes for each newcomer."""
+def test_silent_connections_keep_no_caller_out(daemon_of, family, sends):
+    """More silent connections than --max-connections: for each new connection the oldest silent one is closed."""
     daemon = daemon_of("--max-connections", 50)
     address = daemon.addresses[family]
     with contextlib.ExitStack() as stack:
@@ -91,17 +92,17 @@ def test_silent_connections_keep_nobody_out(daemon_of, family, sends):
         assert old(REQUEST).output.data
         with flood(address, 300, sends):
             eventually(lambda: turned_away(daemon) >= 250)
-            assert is_served(address), "a new caller, in the midst of it"
-            assert old(REQUEST).output.data, "who is there stays"
+            assert is_served(address), "a new caller is not served during the flood"
+            assert old(REQUEST).output.data, "an existing connection is no longer served"
             assert daemon.metric("expertd_open_connections") <= 50
-            assert is_served(daemon.addresses[1 - family]), "the other address has room of its own"
+            assert is_served(daemon.addresses[1 - family]), "the other address is not served: its limit must be separate"
         eventually(lambda: daemon.metric("expertd_open_connections") <= 2)
         assert daemon.events("connections_full")
 
 
 @pytest.mark.threads
 @pytest.mark.parametrize("family", [0, 1], ids=["ipv4", "ipv6"])
-def test_speaking_connections_fill_their_address_and_no_more(daemon_of, family):
+def test_http2_connections_fill_only_their_address(daemon_of, family):
     daemon = daemon_of("--max-connections", 20)
     address = daemon.addresses[family]
     with contextlib.ExitStack() as stack:
@@ -109,15 +110,15 @@ def test_speaking_connections_fill_their_address_and_no_more(daemon_of, family):
         assert old(REQUEST).output.data
         with flood(address, 60, PREFACE) as connections:
             eventually(lambda: turned_away(daemon) >= 41)
-            assert sum(is_closed(connection) for connection in connections) == 41, "at once, rather than left waiting"
+            assert sum(is_closed(connection) for connection in connections) == 41, "connections over the limit must be closed at once"
             assert not is_served(address, timeout=1 * SLOW)
-            assert old(REQUEST).output.data, "who is there stays"
+            assert old(REQUEST).output.data, "an existing connection is no longer served"
         eventually(lambda: is_served(address, timeout=1 * SLOW))
 
 
 @pytest.mark.threads
-def test_a_drain_forgets_neither_who_is_there_nor_who_was_turned_away(daemon_of):
-    """It lasts as long as somebody does not read his answers, which are more than a connection holds on its way."""
+def test_a_drain_keeps_the_counts_of_open_and_refused_connections(daemon_of):
+    """The drain lasts as long as a client does not read its answers, which are more than a connection buffers."""
     daemon = daemon_of("--max-connections", 2, "--send-timeout-ms", 600_000, "--drain-timeout-ms", 600_000,
                        listen=("127.0.0.1:0", "unix:{folder}/s.sock"))
     options = [("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]
@@ -137,8 +138,8 @@ def test_a_drain_forgets_neither_who_is_there_nor_who_was_turned_away(daemon_of)
 
 
 @pytest.mark.threads
-def test_without_descriptors_it_goes_on_and_comes_back(daemon_of):
-    """The limit falls under the daemon's feet, as when files elsewhere in the process take them all."""
+def test_the_daemon_survives_without_descriptors_and_recovers(daemon_of):
+    """The descriptor limit falls while the daemon serves, as if other files had used all descriptors."""
     daemon = daemon_of(listen=(*BOTH, "unix:{folder}/s.sock"))
     unix = daemon.addresses[2]
     with contextlib.ExitStack() as stack:
@@ -150,7 +151,7 @@ def test_without_descriptors_it_goes_on_and_comes_back(daemon_of):
             for address in daemon.addresses:
                 floods.enter_context(flood(address, 100, PREFACE))
             daemon.wait_for("accept_failed")
-            assert all(stub(REQUEST).output.data for stub in old), "who is there stays"
+            assert all(stub(REQUEST).output.data for stub in old), "an existing connection is no longer served"
         for address in daemon.addresses:
             eventually(lambda: is_served(address, timeout=1 * SLOW))
         assert daemon.get("/health/ready")[0] == 200
@@ -159,40 +160,40 @@ def test_without_descriptors_it_goes_on_and_comes_back(daemon_of):
 
 
 @pytest.mark.threads
-def test_connections_are_bounded_by_the_descriptors_there_are(daemon_of):
+def test_connections_are_bounded_by_the_descriptor_limit(daemon_of):
     daemon = daemon_of(prefix=("prlimit", "--nofile=300:300"))
     (lowered,) = daemon.events("max_connections_lowered")
-    assert lowered["from"] == "1024" and int(lowered["to"]) == 75  # of half of them, for two addresses
+    assert lowered["from"] == "1024" and int(lowered["to"]) == 75  # half of the 300 descriptors, shared by two addresses
     with flood(daemon.addresses[0], 400, PREFACE), flood(daemon.addresses[1], 400, PREFACE):
         eventually(lambda: turned_away(daemon) >= 650)
-        assert daemon.get("/health/ready")[0] == 200, "HTTP has descriptors of its own"
+        assert daemon.get("/health/ready")[0] == 200, "HTTP is not served: its descriptors must be reserved"
     assert not daemon.events("accept_failed")
     for address in daemon.addresses:
         eventually(lambda: is_served(address, timeout=1 * SLOW))
 
 
-def test_a_probe_is_answered_among_http_connections_that_say_nothing(daemon_of):
+def test_a_probe_is_answered_among_silent_http_connections(daemon_of):
     daemon = daemon_of()
     host, port = daemon.http.rsplit(":", 1)
     with contextlib.ExitStack() as silent:
         for _ in range(64):
             silent.enter_context(socket.create_connection((host, int(port))))
-        eventually(lambda: daemon.get("/health/live")[0] == 200, seconds=5 * SLOW)  # before they are closed for being slow
+        eventually(lambda: daemon.get("/health/live")[0] == 200, seconds=5 * SLOW)  # before the silent connections time out
 
 
 @pytest.mark.threads
-def test_floods_of_http_and_admin_connections_pass(daemon_of):
+def test_the_daemon_recovers_from_floods_of_http_and_admin_connections(daemon_of):
     daemon = daemon_of(listen=(BOTH[0], "unix:{folder}/s.sock"))
     admin = daemon.events("admin")[0]["address"]
     show = lambda: run_program("expertctl", "--address", daemon.addresses[1], "placement", "show").returncode == 0
     with flood(daemon.http, 200), flood(admin, 100):
-        assert show(), "the silent ones go first"
+        assert show(), "silent connections must be closed first"
         assert all(is_served(address) for address in daemon.addresses)
     eventually(lambda: daemon.get("/health/ready")[0] == 200)
     assert show()
 
 
-def test_peers_are_known_by_their_addresses(daemon_of):
+def test_the_log_names_the_peers_addresses(daemon_of):
     daemon = daemon_of("--log-level", "debug", listen=(*BOTH, "unix:{folder}/s.sock"))
     assert all(is_served(address) for address in daemon.addresses)
     daemon.wait_for("connected", count=3)

@@ -1,4 +1,5 @@
-"""The standard services, asked by the standard Python packages; and the project's own .proto files beside the published ones."""
+"""The standard health and reflection services, called with their Python packages; and the project's .proto files compared with the
+published ones."""
 
 import contextlib
 import time
@@ -30,7 +31,7 @@ def check(channel, service=""):
 
 
 @pytest.mark.parametrize("service", ["", "expertd.v1.Experts", "qwen2_moe"])
-def test_what_is_served_is_healthy(client, service):
+def test_served_services_are_healthy(client, service):
     assert check(client.channel, service) == SERVING
 
 
@@ -40,18 +41,18 @@ def test_an_unknown_service_is_not_found(client):
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_watching_an_unknown_service_says_so_and_stays(client):
+def test_a_watch_of_an_unknown_service_reports_it_and_stays(client):
     call = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(service="nobody.Knows"), timeout=20)
     assert next(call).status == UNKNOWN
     assert call.is_active()
     call.cancel()
 
 
-CHECKS, CHECKS_OF_CONNECTION, WATCHES_OF_CONNECTION = 1024, 16, 128  # of 256 watches the half
+CHECKS, CHECKS_OF_CONNECTION, WATCHES_OF_CONNECTION = 1024, 16, 128  # the limits; a connection may have half of 256 watches
 
 
 @pytest.mark.threads
-def test_checks_and_watches_without_a_request_are_few_and_do_not_last(start_daemon, case):
+def test_checks_and_watches_without_a_request_are_limited_and_time_out(start_daemon, case):
     daemon = start_daemon("--send-timeout-ms", 1500, model=case("mixtral").folder)
     with daemon.client() as client, http2.Peer(daemon.socket) as peer:
         for _ in range(200):
@@ -66,21 +67,21 @@ def test_checks_and_watches_without_a_request_are_few_and_do_not_last(start_daem
         for method in ("Describe", "OpenRegion", "CloseRegion"):
             peer.open(f"/expertd.v1.Experts/{method}")
         peer.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
-        daemon.wait_metric("expertd_open_calls", 1)  # the watch
+        daemon.wait_metric("expertd_open_calls", 1)  # only the watch with a request is left
         assert watch.is_active()
         watch.cancel()
 
 
 def open_for_long(daemon):
-    """How many calls there are, where that is what there were more than a second ago: else None."""
+    """The number of open calls if it stays the same for 1.2 s, else None."""
     before = daemon.metric("expertd_open_calls")
     time.sleep(1.2)
     return before if daemon.metric("expertd_open_calls") == before else None
 
 
 @pytest.mark.threads
-def test_checks_without_a_request_keep_no_other_check_out_for_long(start_daemon, case):
-    """As many as there may be, of many connections: half of them have a second, not ten, to send their message."""
+def test_checks_without_a_request_delay_other_checks_for_a_second_only(start_daemon, case):
+    """As many as the limit, from many connections. Half of them get one second instead of ten to send their request."""
     daemon = start_daemon(model=case("mixtral").folder)
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(http2.Peer(daemon.socket)) for _ in range(CHECKS // CHECKS_OF_CONNECTION)]
@@ -89,7 +90,7 @@ def test_checks_without_a_request_keep_no_other_check_out_for_long(start_daemon,
             for _ in range(CHECKS_OF_CONNECTION):
                 peer.open("/grpc.health.v1.Health/Check")
         eventually(lambda: open_for_long(daemon) == CHECKS // 2)
-        assert time.monotonic() - begun < 9, "before those who came first have had their ten seconds"
+        assert time.monotonic() - begun < 9, "the calls that may wait ten seconds must not have timed out yet"
         with daemon.client() as client:
             assert check(client.channel) == SERVING
 
@@ -143,12 +144,12 @@ def test_reflection_serves_files_that_load_into_a_pool(client, version):
     (answer,) = reflect(client.channel, version, [Request(file_containing_symbol="expertd.v1.Experts")])
     files = [descriptor_pb2.FileDescriptorProto.FromString(data) for data in answer.file_descriptor_response.file_descriptor_proto]
     names = {file.name for file in files}
-    assert all(set(file.dependency) <= names for file in files), "the transitive closure comes with it"
+    assert all(set(file.dependency) <= names for file in files), "a dependency is missing"
     pool = DescriptorPool()
     waiting = {file.name: file for file in files}
     while waiting:
         ready = [file for file in waiting.values() if not set(file.dependency) & set(waiting)]
-        assert ready, "the files import each other in a circle"
+        assert ready, "the files import each other in a circle, or a file is missing"
         for file in ready:
             pool.Add(file)
             del waiting[file.name]
@@ -170,7 +171,7 @@ def test_reflection_finds_symbols_and_files_by_name(client, version):
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_what_reflection_does_not_know_is_an_answer(client, version):
+def test_reflection_answers_unknown_names_with_an_error_response(client, version):
     requests = [Request(file_containing_symbol="no.Such"), Request(file_by_filename="no/such.proto"),
                 Request(all_extension_numbers_of_type="no.Such"), Request(list_services="")]
     answers = reflect(client.channel, version, requests)
@@ -179,7 +180,7 @@ def test_what_reflection_does_not_know_is_an_answer(client, version):
 
 
 def test_the_descriptor_database_of_the_package_works(client):
-    """What grpcurl and the like do: from a bare channel to a typed call."""
+    """As grpcurl does: from a channel to a typed call, by reflection."""
     database = ProtoReflectionDescriptorDatabase(client.channel)
     assert set(database.get_services()) == SERVICES
     pool = DescriptorPool(database)
@@ -188,7 +189,7 @@ def test_the_descriptor_database_of_the_package_works(client):
         field.name: field.number for field in pb.ForwardRequest.DESCRIPTOR.fields}
 
 
-# The published descriptors, and the file of ours that must be wire-compatible with each.
+# The published descriptors, and the project's file that must be wire-compatible with each.
 PUBLISHED = {
     "google/rpc/status.proto": status_pb2,
     "google/rpc/error_details.proto": error_details_pb2,
@@ -213,7 +214,7 @@ def test_our_proto_files_are_wire_compatible_with_the_published(name, tmp_path):
     (ours,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
     theirs = descriptor_pb2.FileDescriptorProto()
     PUBLISHED[name].DESCRIPTOR.CopyToProto(theirs)
-    if name.startswith("grpc/reflection/v1/"):  # the package ships v1alpha; v1 is the same under another name
+    if name.startswith("grpc/reflection/v1/"):  # the package ships only v1alpha; v1 differs in the package name
         theirs = descriptor_pb2.FileDescriptorProto.FromString(theirs.SerializeToString().replace(b"v1alpha", b"v1\0\0\0\0\0"))
         assert ours.package == "grpc.reflection.v1"
     else:

@@ -1,4 +1,4 @@
-"""From start to end: binding, loading, readiness, drain, exit codes; and the HTTP listener beside it."""
+"""The daemon's life: binding, loading, readiness, drain, exit codes, the log, and the HTTP listener."""
 
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ from harness.protos import pb
 from harness.tensors import tensor
 from harness.waiting import eventually
 
-# A second or more of loading on any machine of today.
+# Takes a second or more to load on current machines.
 LARGE = "synthetic:qwen3-30b-a3b," + {"": "layers=2", "asan": "layers=1,experts=64", "tsan": "layers=1,experts=16"}[SANITIZER]
 
 
@@ -42,9 +42,9 @@ def test_a_second_daemon_on_a_live_socket_fails_at_once(served, client):
     done = run_program("expertd", "--model", "synthetic:tiny", "--listen", f"unix:{served.socket}", "--http", "off")
     assert done.returncode == 69 and time.monotonic() - begun < 10 * SLOW
     assert served.socket in done.stderr
-    assert client.forward(small()).output.data, "the first one goes on"
+    assert client.forward(small()).output.data, "the first daemon no longer serves"
     with served.client() as fresh:
-        assert fresh.forward(small()).output.data, "and its socket is still its own"
+        assert fresh.forward(small()).output.data, "the socket no longer leads to the first daemon"
 
 
 def test_a_second_daemon_on_a_live_port_fails_at_once(served):
@@ -62,7 +62,7 @@ def test_a_stale_socket_is_replaced(case, tmp_path, start_daemon):
     daemon = start_daemon(model=case("mixtral").folder, listen=[f"unix:{path}"])
     daemon.process.kill()
     daemon.process.wait()
-    assert path.exists(), "a killed daemon leaves its socket"
+    assert path.exists(), "a killed daemon must have left its socket"
     again = start_daemon(model=case("mixtral").folder, listen=[f"unix:{path}"])
     with grpc.insecure_channel(f"unix:{path}") as channel:
         from harness.protos import rpc
@@ -94,7 +94,7 @@ sys.path.insert(0, sys.argv[1])
 from harness.protos import pb, rpc
 import grpc
 os.setgid(65534)
-channel = grpc.insecure_channel("unix:" + sys.argv[2])  # imports what it needs while it may; connects at the first call
+channel = grpc.insecure_channel("unix:" + sys.argv[2])  # imports modules while it has the permission; connects at the first call
 os.setuid(65534)
 try:
     rpc.ExpertsStub(channel).Describe(pb.DescribeRequest(), timeout=5)
@@ -114,20 +114,20 @@ def test_peers_of_the_unix_socket_are_checked(allow, expected, case, start_daemo
                           stdout=subprocess.PIPE, timeout=60)
     assert done.stdout.strip() in expected
     with daemon.client() as client:
-        assert client.describe().models, "its own user is served"
+        assert client.describe().models, "the daemon's own user is not served"
 
 
 def test_the_socket_is_a_socket_and_gone_afterwards(case, start_daemon):
     daemon = start_daemon(model=case("mixtral").folder)
     assert stat.S_ISSOCK(os.stat(daemon.socket).st_mode)
-    daemon.stop()  # asserts that it is gone
+    daemon.stop()  # asserts that the socket is gone
 
 
 # ---- loading
 
 
 def served_after_refusals(client, seconds):
-    """Calls without a pause, so that some meet the very moment at which the model is there; each is LOADING or an answer."""
+    """Calls without pauses, so that some arrive just as loading ends. Each must be answered or fail with LOADING."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -148,7 +148,7 @@ def test_calls_while_loading_are_answered_loading(start_daemon):
         assert raised.failure.retry_seconds > 0
         assert daemon.get("/health/live")[0] == 200
         assert daemon.get("/health/ready")[0] == 503
-        assert not daemon.events("ready"), "it was still loading"
+        assert not daemon.events("ready"), "the model was loaded too soon for this test"
         assert served_after_refusals(client, 120 * SLOW).output.data
         daemon.wait_for("ready", seconds=120 * SLOW)
         assert daemon.get("/health/ready")[0] == 200
@@ -187,9 +187,9 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
     daemon.wait_metric("expertd_draining", 1)
     with raises("UNAVAILABLE") as raised:
         client.forward(layer.request(1))
-    # A connection that gRPC has told to go away may fail below the daemon's own answer.
+    # gRPC may have sent GOAWAY, so that the call fails before the daemon sees it.
     assert raised.failure.reason in ("DRAINING", None)
-    assert running.result().output.data[:len(expected)] == expected, "the answer is whole and right"
+    assert running.result().output.data[:len(expected)] == expected, "the running call must be answered correctly"
     assert daemon.wait_exit() == 0
     with pytest.raises(grpc.RpcError) as caught:
         next(idle_stream)
@@ -199,8 +199,8 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
 
 
 @pytest.mark.threads
-def test_a_drain_among_streams_that_never_rest_ends_well(start_daemon):
-    """Each sends its next request, which is refused at once, when the one before is answered."""
+def test_a_drain_ends_while_streams_keep_sending(start_daemon):
+    """Each stream sends a request, which is refused at once, after each answer."""
     for _ in range(4):
         daemon = start_daemon(model="synthetic:tiny")
         with daemon.client() as client:
@@ -226,8 +226,8 @@ def test_a_drain_among_streams_that_never_rest_ends_well(start_daemon):
 
 
 @pytest.mark.threads
-def test_callers_of_a_daemon_that_rests_are_told_that_it_drains(start_daemon):
-    """Their next calls come when the drain has begun already, and would find gRPC shutting down."""
+def test_callers_of_an_idle_daemon_get_unavailable_in_a_drain(start_daemon):
+    """The drain of an idle daemon is short. Calls must not fail with another code while gRPC shuts down."""
     codes = []
     for _ in range(4):
         daemon = start_daemon(model="synthetic:tiny")
@@ -254,8 +254,8 @@ def test_callers_of_a_daemon_that_rests_are_told_that_it_drains(start_daemon):
 
 
 @pytest.mark.threads
-def test_callers_who_try_again_while_it_drains_are_told_to_go_elsewhere(start_daemon):
-    """To the very end: what comes as gRPC shuts down would be cancelled, which nobody tries again. Streams too."""
+def test_callers_who_retry_get_unavailable_to_the_end_of_a_drain(start_daemon):
+    """Unary calls and streams. A call that arrives while gRPC shuts down must not be CANCELLED, which clients do not retry."""
     codes, ended = set(), threading.Event()
 
     def run(daemon, tcp, streams):
@@ -284,7 +284,7 @@ def test_callers_who_try_again_while_it_drains_are_told_to_go_elsewhere(start_da
     assert codes == {grpc.StatusCode.UNAVAILABLE}
 
 
-def test_a_hangup_that_was_ignored_stays_ignored(start_daemon):
+def test_an_ignored_sighup_stays_ignored(start_daemon):
     daemon = start_daemon(model="synthetic:tiny", prefix=("nohup",))
     daemon.signal(signal.SIGHUP)
     time.sleep(0.2)
@@ -292,7 +292,7 @@ def test_a_hangup_that_was_ignored_stays_ignored(start_daemon):
 
 
 @pytest.mark.threads
-def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
+def test_a_drain_ends_at_its_timeout(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--drain-timeout-ms", 200)
     running = client.stub.Forward.future(layer.lasting(3.0), timeout=120 * SLOW)
     daemon.wait_queued(1)
@@ -308,7 +308,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", PREFACE[:9], PREFACE, PREFACE + b"\0\0\0\4\0\0\0\0\0"])
-def test_connections_that_say_nothing_do_not_hold_the_exit(case, start_daemon, sent):
+def test_silent_connections_do_not_delay_the_exit(case, start_daemon, sent):
     daemon = start_daemon("--drain-timeout-ms", 60000, model=case("mixtral").folder)
     host, port = daemon.tcp.rsplit(":", 1)
     with socket.create_connection((host, int(port))) as tcp, socket.socket(socket.AF_UNIX) as unix:
@@ -320,11 +320,11 @@ def test_connections_that_say_nothing_do_not_hold_the_exit(case, start_daemon, s
         daemon.signal()
         assert daemon.wait_exit() == 0
         assert time.monotonic() - begun < 10 * SLOW
-    assert not daemon.events("drain_cancelled"), "nothing was running"
+    assert not daemon.events("drain_cancelled"), "no call was running, so none may be cancelled"
 
 
-def test_more_signals_do_no_harm(case, start_daemon):
-    """Up to its very end: systemd, a shell and a person may each send one."""
+def test_repeated_signals_do_not_change_the_exit_status(case, start_daemon):
+    """Signals arrive until the process has ended: systemd, a shell and a user may each send one."""
     for _ in range(5):
         daemon = start_daemon(model=case("mixtral").folder)
         while daemon.process.poll() is None:
@@ -348,22 +348,22 @@ def test_the_deadline_of_a_call_ends_it(start_daemon):
 
 
 @pytest.mark.threads
-def test_a_full_queue_refuses_early_and_says_when_to_come_back(start_daemon):
+def test_a_full_queue_refuses_at_once_with_a_retry_delay(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--max-queue", 2)
     running = [client.stub.Forward.future(layer.lasting(1.5), timeout=60 * SLOW) for _ in range(2)]
     daemon.wait_queued(2)
     with raises("RESOURCE_EXHAUSTED", "QUEUE_FULL") as raised:
         client.forward(layer.request(1))
     assert raised.failure.retry_seconds > 0
-    assert not running[1].done(), "it was refused early, not after a wait"
+    assert not running[1].done(), "the refusal came only after a wait"
     assert all(future.result().output.data for future in running)
     assert client.forward(layer.request(1)).output.data
     client.channel.close()
 
 
 @pytest.mark.threads
-def test_a_call_whose_caller_left_is_not_computed(start_daemon):
-    batch = 64  # of which each call is a multiple, so that none is filled up with a part of another
+def test_cancelled_calls_are_not_computed(start_daemon):
+    batch = 64  # each call is a multiple of it, so that no batch has rows of two calls
     daemon, client, layer = start_slow(start_daemon, "--max-batch-tokens", batch, "--max-piece-tokens", batch)
     before = daemon.metric("expertd_tokens_total")
     running, later = (layer.request(max(layer.tokens_in(seconds) // batch, 1) * batch) for seconds in (2.0, 1.0))
@@ -375,9 +375,9 @@ def test_a_call_whose_caller_left_is_not_computed(start_daemon):
         call.cancel()
     assert first.result().output.data
     assert client.forward(layer.request(1)).output.data
-    # One of them may have begun before it was cancelled.
+    # One of them may have started before it was cancelled.
     computed = daemon.metric("expertd_tokens_total") - before
-    assert computed <= running.hidden.shape[0] + later.hidden.shape[0] + 1, "the cancelled ones were computed after all"
+    assert computed <= running.hidden.shape[0] + later.hidden.shape[0] + 1, "cancelled calls were computed"
     client.channel.close()
 
 
@@ -404,15 +404,15 @@ def test_systemd_is_told_ready_and_stopping(case, tmp_path, start_daemon, abstra
 # ---- the log and HTTP
 
 
-def test_the_start_up_log_says_what_is_served_and_with_what(served):
+def test_the_start_up_log_names_the_model_kernels_and_numerics(served):
     for event in ("listening", "http", "ready"):
         assert served.events(event), served.log
     for word in ("qwen2_moe", "kernels=", "numerics"):
         assert word in served.log, word
-    assert all("event=" in line for line in served.log.splitlines()), "every line is key=value"
+    assert all("event=" in line for line in served.log.splitlines()), "a line has no event key"
 
 
-def test_a_name_with_spaces_forges_no_field_of_the_log(tmp_path, start_daemon):
+def test_a_name_with_spaces_cannot_forge_log_fields(tmp_path, start_daemon):
     model = copy_case("mixtral", tmp_path).rename(tmp_path / "m level=error event=load_failed x")
     folder = tmp_path / "a event=ready model=z"
     folder.mkdir()
@@ -423,8 +423,8 @@ def test_a_name_with_spaces_forges_no_field_of_the_log(tmp_path, start_daemon):
     assert not daemon.events("load_failed")
 
 
-def test_a_log_file_that_can_hold_no_more_stops_nothing(tmp_path):
-    """As on a full disk; a limit on the size of files has a signal too, which would end the process."""
+def test_a_full_log_file_does_not_stop_the_daemon(tmp_path):
+    """As on a full disk. The file size limit of this test also raises SIGXFSZ, which must not end the process."""
     address, log = f"unix:{tmp_path}/s", tmp_path / "log"
     limit = ("prlimit", "--fsize=300")
     with open(log, "w") as file:
@@ -487,7 +487,7 @@ def test_every_call_is_counted_by_its_method_and_code(served, client):
 
 @pytest.mark.parametrize("refused, status", ((b"HEAD /%b HTTP/1.1\r\n" % (b"x" * 2000), 414),
                                              (b"HEAD / HTTP/1.1\r\nContent-Length: 3\r\n", 413)))
-def test_no_body_follows_a_head_that_is_refused(served, refused, status):
+def test_the_answer_to_a_refused_head_has_no_body(served, refused, status):
     host, port = served.http.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=CALL_SECONDS) as connection:
         connection.sendall(refused + b"Host: a\r\n\r\n")
@@ -498,7 +498,7 @@ def test_no_body_follows_a_head_that_is_refused(served, refused, status):
     assert answer.endswith(b"\r\n\r\n") and answer.count(b"\r\n\r\n") == 1, answer
 
 
-def test_metrics_count_what_was_done(served, client):
+def test_metrics_count_tokens_and_calls(served, client):
     before = served.metric("expertd_tokens_total")
     client.forward(layer=1, hidden=tensor(np.ones((7, 96))))
     with raises("NOT_FOUND"):
@@ -512,8 +512,8 @@ def test_metrics_count_what_was_done(served, client):
         assert f"# TYPE {name} " in text
 
 
-def test_what_the_process_takes_is_right_without_descriptors_too(served):
-    """When they have run out the figures are looked at: a monitor is connected, and no file can be opened."""
+def test_process_metrics_are_correct_without_descriptors(served):
+    """A connected monitor reads the process metrics while the daemon cannot open a file."""
     host, port = served.http.rsplit(":", 1)
     with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=CALL_SECONDS)) as monitor:
 
@@ -522,8 +522,8 @@ def test_what_the_process_takes_is_right_without_descriptors_too(served):
             return int(re.search(rf"^expertd_{name} (\d+)$", monitor.getresponse().read().decode(), re.M).group(1))
 
         def agrees():
-            there = served.memory()
-            return metric("open_fds") == there["fds"] and metric("threads") == there["threads"]
+            memory = served.memory()
+            return metric("open_fds") == memory["fds"] and metric("threads") == memory["threads"]
 
         eventually(agrees)
         with served.no_descriptors():
@@ -533,13 +533,13 @@ def test_what_the_process_takes_is_right_without_descriptors_too(served):
             assert json.loads(monitor.getresponse().read())["resident_bytes"] > 1 << 20
 
 
-def test_http_withstands_slow_and_rude_callers(served):
+def test_http_withstands_slow_and_malformed_requests(served):
     host, port = served.http.rsplit(":", 1)
-    rude = [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n", b"\0" * 1000, b"GET /\r\n\r\n",
+    malformed = [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n", b"\0" * 1000, b"GET /\r\n\r\n",
             b"GET " + b"/" * 50000 + b" HTTP/1.1\r\n\r\n"]
     held = [socket.create_connection((host, int(port))) for _ in range(100)]
     try:
-        for data in rude:
+        for data in malformed:
             with socket.create_connection((host, int(port))) as connection:
                 connection.settimeout(15 * SLOW)
                 try:
@@ -558,7 +558,7 @@ def test_http_withstands_slow_and_rude_callers(served):
             if served.get("/health/live")[0] == 200:
                 return
         except OSError:
-            pass  # closed at once: the connections held above are still being taken down
+            pass  # refused: the connections held above are still being closed
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -572,7 +572,7 @@ def test_http_may_be_off(case, start_daemon):
 
 
 def test_org_name_is_found_in_the_local_cache(case, tmp_path, start_daemon):
-    """Snapshots hold links to blobs; the newest counts; nothing is fetched."""
+    """A snapshot holds links to blobs, as in the hub's cache. Nothing is downloaded."""
     repository = tmp_path / "models--acme--tiny-moe"
     snapshot = repository / "snapshots" / "abc123"
     snapshot.mkdir(parents=True)
@@ -588,7 +588,7 @@ def test_org_name_is_found_in_the_local_cache(case, tmp_path, start_daemon):
         assert client.describe().models[0].name in ("acme/tiny-moe", "tiny-moe")
 
 
-def test_org_name_that_is_not_there_says_where_it_looked(tmp_path):
+def test_an_org_name_that_is_not_cached_is_refused_with_the_cache_folder(tmp_path):
     done = run_program("expertd", "--model", "acme/none", "--listen", "127.0.0.1:0", "--http", "off",
                        env={"HF_HUB_CACHE": str(tmp_path)})
     assert done.returncode == 65 and str(tmp_path) in done.stderr
@@ -596,7 +596,7 @@ def test_org_name_that_is_not_there_says_where_it_looked(tmp_path):
 
 @pytest.mark.threads
 def test_many_daemons_start_and_stop_at_once(case):
-    """Each with its own socket: nothing is shared by accident."""
+    """Each daemon has its own socket; they must not share state."""
     faults = []
 
     def one(index):
@@ -618,7 +618,7 @@ def test_many_daemons_start_and_stop_at_once(case):
 
 
 def test_the_daemon_needs_no_environment(case, tmp_path):
-    """Without XDG_RUNTIME_DIR and RUNTIME_DIRECTORY there is TCP only, and the log says so. The default port may be in use here."""
+    """Without XDG_RUNTIME_DIR and RUNTIME_DIRECTORY the daemon listens on TCP only. The default port may be in use on this machine."""
     process = subprocess.Popen([str(BIN / "expertd"), "--model", str(case("mixtral").folder), "--http", "off"],
                                env={key: value for key, value in clean_environment().items() if key.endswith("OPTIONS")},
                                stderr=subprocess.PIPE, text=True, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""More than can be served: who waits, who is refused and what they are told, and that nobody else notices."""
+"""Overload: which calls wait, which are refused and with what retry delay, without an effect on other callers."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ FOREVER = 300 * SLOW
 
 
 def start(start_daemon, *arguments, model=slow.MODEL, **options):
-    """Pieces of 32 tokens: a small call waits for so many at most."""
+    """A daemon with pieces of 32 tokens, so that a small call waits for at most 32 tokens of another call."""
     daemon = start_daemon(*slow.OPTIONS, "--max-message-bytes", 32 << 20, "--max-piece-tokens", 32, *arguments, model=model, **options)
     client = daemon.client()
     return daemon, client, slow.SlowLayer(client)
@@ -36,7 +36,7 @@ def refused(daemon, reason):
 
 
 def check_pushback(error):
-    """RetryInfo and grpc-retry-pushback-ms agree."""
+    """The error is QUEUE_FULL, and its RetryInfo and grpc-retry-pushback-ms agree."""
     failure = failure_of_call(error)
     assert (failure.code, failure.reason) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL"), failure
     assert PUSHBACK_SECONDS[0] <= failure.retry_seconds <= PUSHBACK_SECONDS[1], failure
@@ -107,9 +107,9 @@ def test_a_request_larger_than_a_batch_has_the_bits_of_its_rows(case, start_daem
                 client.forward(hidden_scale=tensor(np.float32([0.5])), **f8),
             ]
 
-        whole = [rows_of(answer.output) for answer in ask(slice(None))]
+        together = [rows_of(answer.output) for answer in ask(slice(None))]
         for row in range(0, tokens, 7):
-            assert [rows_of(answer.output)[0] for answer in ask(slice(row, row + 1))] == [rows[row] for rows in whole]
+            assert [rows_of(answer.output)[0] for answer in ask(slice(row, row + 1))] == [rows[row] for rows in together]
 
 
 def test_a_request_of_several_batches_reports_them(start_daemon):
@@ -121,7 +121,7 @@ def test_a_request_of_several_batches_reports_them(start_daemon):
 
 
 @pytest.mark.threads
-def test_a_cancelled_call_frees_its_place_before_it_is_computed(start_daemon):
+def test_a_cancelled_call_leaves_the_queue_before_it_is_computed(start_daemon):
     daemon, client, layer = start(start_daemon)
     request = layer.request(slow.TOKENS_MAX)
     call = client.stub.Forward.future(request, timeout=FOREVER)
@@ -134,9 +134,9 @@ def test_a_cancelled_call_frees_its_place_before_it_is_computed(start_daemon):
 
 
 @pytest.mark.threads
-def test_an_expired_call_frees_its_place_before_it_is_computed(start_daemon):
+def test_an_expired_call_leaves_the_queue_before_it_is_computed(start_daemon):
     daemon, client, layer = start(start_daemon)
-    with raises("DEADLINE_EXCEEDED"):  # a quarter of the time that it would take, however fast the machine is
+    with raises("DEADLINE_EXCEEDED"):  # a quarter of the computing time on this machine, at most
         client.forward(layer.request(slow.TOKENS_MAX), timeout=min(0.3, layer.seconds_per_token * slow.TOKENS_MAX / 4))
     daemon.wait_queued(0)
     assert daemon.metric("expertd_tokens_total") < slow.TOKENS_MAX / 2
@@ -145,7 +145,7 @@ def test_an_expired_call_frees_its_place_before_it_is_computed(start_daemon):
 
 @pytest.mark.threads
 @pytest.mark.parametrize("tokens", [1, 3000])
-def test_rows_that_no_expert_sees_wait_for_nobody(start_daemon, tokens):
+def test_rows_without_experts_do_not_wait_for_the_engine(start_daemon, tokens):
     daemon, client, layer = start(start_daemon)
     request = layer.request(tokens)
     request.routes.ids.data = np.full((tokens, slow.CHOICES), -1, np.int32).tobytes()
@@ -159,11 +159,11 @@ def test_rows_that_no_expert_sees_wait_for_nobody(start_daemon, tokens):
     client.channel.close()
 
 
-# ---- company
+# ---- merging into batches
 
 
 @pytest.mark.threads
-def test_a_queue_delay_lets_two_calls_leave_together(case, start_daemon):
+def test_a_queue_delay_merges_two_calls_into_a_batch(case, start_daemon):
     daemon = start_daemon("--max-queue-delay-us", 1000000, "--max-batch-tokens", 4, model=case("qwen2_moe").folder)
     request = pb.ForwardRequest(layer=1, hidden=tensor(np.ones((2, 96))), timings=True)
     with daemon.client() as one, daemon.client(tcp=True) as other:
@@ -171,12 +171,12 @@ def test_a_queue_delay_lets_two_calls_leave_together(case, start_daemon):
         calls = [client.stub.Forward.future(request, timeout=CALL_SECONDS) for client in (one, other)]
         assert [call.result().timings.batch_requests for call in calls] == [2, 2]
         assert calls[0].result().timings.batch_tokens == 4
-        assert time.monotonic() - begun < 1 * SLOW, "a full batch does not wait"
-        assert one.forward(request).timings.batch_requests == 1, "nobody came"
+        assert time.monotonic() - begun < 1 * SLOW, "a full batch must not wait for the queue delay"
+        assert one.forward(request).timings.batch_requests == 1, "a single call must have a batch of its own"
 
 
 @pytest.mark.threads
-def test_calls_that_wait_for_the_engine_leave_together(start_daemon):
+def test_calls_that_wait_for_the_engine_are_merged(start_daemon):
     daemon, client, layer = start(start_daemon)
     running = client.stub.Forward.future(layer.lasting(2.0), timeout=FOREVER)
     daemon.wait_queued(1)
@@ -191,7 +191,7 @@ def test_calls_that_wait_for_the_engine_leave_together(start_daemon):
 
 @pytest.mark.threads
 def test_a_greedy_connection_does_not_keep_others_out(start_daemon):
-    """It refills each place as soon as it is free; the other comes back when it was told to."""
+    """One connection fills each free slot of the queue at once. The other retries after the given delay and must be served."""
     daemon, client, layer = start(start_daemon, "--max-queue", 4)
     stop, refusals, request = threading.Event(), [], layer.lasting(0.02)
 
@@ -242,22 +242,22 @@ def test_the_bytes_of_the_queue_are_bounded(start_daemon):
 
 
 @pytest.mark.threads
-def test_what_cannot_meet_its_deadline_is_refused_at_once(start_daemon):
+def test_a_call_that_cannot_meet_its_deadline_is_refused_at_once(start_daemon):
     daemon, client, layer = start(start_daemon)
     running = [client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=FOREVER) for _ in range(3)]
     daemon.wait_queued(3)
-    eventually(lambda: daemon.metric("expertd_batches_total") >= 8)  # until the engine's rate is known
+    eventually(lambda: daemon.metric("expertd_batches_total") >= 8)  # then the engine's rate is known
     with is_refused():
         client.forward(layer.request(slow.TOKENS_MAX), timeout=layer.seconds_per_token * slow.TOKENS_MAX / 2)
     assert refused(daemon, "would_miss_deadline") == 1
-    assert client.forward(layer.request(1)).output.data, "a small one without a deadline is served"
+    assert client.forward(layer.request(1)).output.data, "a small call with a long deadline must be served"
     for call in running:
         call.cancel()
     client.channel.close()
 
 
 @pytest.mark.threads
-def test_a_flood_of_streams_leaves_room_for_others(start_daemon, case):
+def test_a_flood_of_streams_does_not_keep_others_out(start_daemon, case):
     daemon = start_daemon("--max-streams", 6, model=case("qwen2_moe").folder)
     request = pb.ForwardRequest(layer=1, hidden=tensor(np.ones((2, 96))))
     with daemon.client() as greedy, daemon.client() as other:
@@ -280,8 +280,8 @@ def test_a_flood_of_streams_leaves_room_for_others(start_daemon, case):
 
 
 @pytest.mark.threads
-def test_a_flood_of_calls_leaves_room_for_others(start_daemon, case):
-    """Streams that are opened and do nothing, more than max_calls of them on one connection."""
+def test_a_flood_of_calls_does_not_keep_others_out(start_daemon, case):
+    """More idle streams on one connection than max_calls."""
     daemon = start_daemon("--max-calls", 8, "--max-streams", 1000, model=case("qwen2_moe").folder)
     with daemon.client() as greedy, daemon.client() as other:
         feeds = [Feed() for _ in range(40)]
@@ -294,8 +294,8 @@ def test_a_flood_of_calls_leaves_room_for_others(start_daemon, case):
 
 
 @pytest.mark.threads
-def test_a_caller_that_sends_no_message_keeps_nobody_waiting(start_daemon, case):
-    """It holds its share of the read slots, half; the rest goes on."""
+def test_a_caller_that_sends_no_message_does_not_delay_others(start_daemon, case):
+    """It holds its share of the read slots, one half. Other callers use the rest."""
     daemon = start_daemon("--read-slots", 2, model=case("qwen2_moe").folder)
     with daemon.client() as slow_sender, daemon.client() as other:
         silent = slow_sender.channel.stream_unary("/expertd.v1.Experts/Forward", request_serializer=None)
@@ -312,8 +312,8 @@ def test_a_caller_that_sends_no_message_keeps_nobody_waiting(start_daemon, case)
 
 
 @pytest.mark.threads
-def test_callers_that_wait_without_a_message_leave_the_next_slot_to_others(start_daemon, case):
-    """Two connections have both slots and many calls that wait: who holds none comes before them, though it came last."""
+def test_the_next_read_slot_goes_to_a_connection_that_holds_none(start_daemon, case):
+    """Two connections hold both slots and have many waiting calls. A third connection gets the next slot, although it came last."""
     daemon = start_daemon("--read-slots", 2, "--rpc-threads", 1, "--send-timeout-ms", 1000, model=case("qwen2_moe").folder)
     with http2.Peer(daemon.socket) as one, http2.Peer(daemon.socket) as two, daemon.client() as other:
         for peer in (one, two):
@@ -323,7 +323,7 @@ def test_callers_that_wait_without_a_message_leave_the_next_slot_to_others(start
         daemon.wait_metric("expertd_read_slots_used", 2)
         for _ in range(3):
             assert other.forward(layer=1, hidden=tensor(np.ones((2, 96))), timeout=10 * SLOW).output.data
-        assert daemon.metric("expertd_open_calls") > 100, "most of them wait still"
+        assert daemon.metric("expertd_open_calls") > 100, "the waiting calls timed out too soon for this test"
 
 
 @pytest.mark.threads
@@ -339,16 +339,16 @@ def test_a_flood_of_unix_connections_is_turned_away(start_daemon, case):
             flood.append(connection)
         eventually(lambda: refused(daemon, "connections") == 33)
         assert sum(is_closed(connection) for connection in flood) == 33
-        assert client.forward(request).output.data, "who is there stays"
+        assert client.forward(request).output.data, "an existing connection is no longer served"
         assert len(daemon.events("connections_full")) >= 1
         for connection in flood:
             connection.close()
 
-        def comes_in():
+        def is_served():
             with daemon.client() as late, contextlib.suppress(grpc.RpcError):
                 return late.forward(request, timeout=1 * SLOW).output.data
 
-        eventually(comes_in)
+        eventually(is_served)
 
 
 def test_refusals_are_counted_by_reason(start_daemon, case):

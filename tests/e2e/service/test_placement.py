@@ -1,5 +1,5 @@
-"""Live re-placement: experts move between shards under callers' feet; no call fails, no bit changes, and what is stopped half way
-leaves a placement in force that answers."""
+"""Live re-placement: experts move between shards during calls. No call fails, no bit changes, and an interrupted move leaves a valid
+placement in force."""
 
 import json
 import signal
@@ -18,15 +18,15 @@ from harness.paths import BIN, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
 
-CASES = ("deepseek_v3", "gpt_oss")  # test_invariance_matrix.py moves the experts of every golden
+CASES = ("deepseek_v3", "gpt_oss")  # test_invariance_matrix.py moves the experts of every golden case
 SHARDS = 3
 CALLERS = {"": 4, "asan": 3, "tsan": 2}[SANITIZER]
-SECONDS = 3  # of moves under load, whatever the build
+SECONDS = 3  # of moves under load, in every build
 
 
 @pytest.fixture(scope="module", params=CASES)
 def placed(request, case):
-    """(daemon, golden case), where this build moves experts."""
+    """(daemon, golden case). Skips the test if this build does not move experts."""
     golden = case(request.param)
     daemon = Daemon("--shards", SHARDS, model=golden.folder)
     try:
@@ -35,7 +35,7 @@ def placed(request, case):
     except grpc.RpcError as error:
         daemon.stop()
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            pytest.skip(f"this build moves no experts: {error.details()}")
+            pytest.skip(f"this build does not move experts: {error.details()}")
         raise
     yield daemon, golden
     daemon.stop()
@@ -46,11 +46,11 @@ def request_of(golden, layer, rows=slice(None)):
                              output_dtype=pb.F32)
 
 
-# ---- while callers hammer
+# ---- moves under load
 
 
 class Callers:
-    """Threads that ask for the same rows, whole and in part, until they are stopped, and hold each answer against the first."""
+    """Threads that request ranges of the same rows until the `with` block ends, and compare each answer with the first."""
 
     def __init__(self, daemon, golden, layer):
         self.daemon, self.golden, self.layer = daemon, golden, layer
@@ -70,7 +70,7 @@ class Callers:
                     assert rows_of(answer.output) == self.expected[first:last], f"bits of epoch {answer.placement_epoch}"
                     self.epochs.add(answer.placement_epoch)
                     self.answers += 1
-        except Exception as error:  # whatever it is, it is a failure of the test
+        except Exception as error:  # any exception fails the test
             self.failures.append(error)
 
     def __enter__(self):
@@ -94,7 +94,7 @@ def test_no_call_fails_and_no_bit_changes_while_experts_move(placed):
             time.sleep(0.02)
     assert not callers.failures, callers.failures
     assert mover.moves >= 2 and callers.answers > 0
-    assert len(callers.epochs) >= 2 and max(callers.epochs) <= mover.epoch, "answers came from before and after moves"
+    assert len(callers.epochs) >= 2 and max(callers.epochs) <= mover.epoch, "answers must come from several placements"
     with daemon.client() as client:
         answer = client.forward(request_of(golden, layer))
         assert rows_of(answer.output) == callers.expected and answer.placement_epoch == mover.epoch
@@ -110,9 +110,9 @@ def test_a_call_in_pieces_goes_on_through_a_move_and_names_the_last_epoch(placed
         shown, before = admin.show(layer)[0], daemon.metric("expertd_batches_total")
         call = client.stub.Forward.future(request_of(golden, layer, rows), timeout=60 * SLOW)
         while daemon.metric("expertd_batches_total") < before + 10:
-            assert not call.done(), "too short to move anything meanwhile"
+            assert not call.done(), "the call ended before experts could move"
         moved_to = admin.apply(moved(random, shown))[-1].epoch
-        assert not call.done(), "too short to move anything meanwhile"
+        assert not call.done(), "the call ended before experts could move"
         answer = call.result()
     daemon.stop()
     assert rows_of(answer.output) == [alone[row] for row in rows]
@@ -156,7 +156,7 @@ def test_a_balanced_plan_is_more_even_and_applies(placed):
         experts = len(admin.show(layer)[0].copies)
         contiguous = admin.plan(layer, policy="POLICY_CONTIGUOUS")[0].planned
         admin.apply(contiguous)
-        rows = [1000 if expert in (0, 1) else 10 for expert in range(experts)]  # neighbours: on one rank
+        rows = [1000 if expert in (0, 1) else 10 for expert in range(experts)]  # neighbours, which a contiguous placement puts on one rank
         plan = admin.plan(layer, policy="POLICY_BALANCED", replicas=SHARDS, counts=[{"layer": layer, "rows": rows}])[0]
         assert list(plan.planned.rows) == rows
         assert 1 <= plan.planned.imbalance < 1.5
@@ -167,7 +167,7 @@ def test_a_balanced_plan_is_more_even_and_applies(placed):
         assert experts_of(admin.show(layer)[0]) == experts_of(plan.planned)
 
 
-def test_what_only_lets_copies_go_needs_no_room_for_one(start_daemon, tmp_path):
+def test_a_move_that_only_drops_copies_needs_no_free_slot(start_daemon, tmp_path):
     (tmp_path / "counts.json").write_text('{"layers":{"0":[9,5,3,2]}}')
     daemon = start_daemon("--shards", 2, "--replicas", 1, "--move-bytes-max", 1, "--placement", "balanced", "--placement-counts",
                           tmp_path / "counts.json", model="synthetic:tiny,layers=1,experts=4")
@@ -175,7 +175,7 @@ def test_what_only_lets_copies_go_needs_no_room_for_one(start_daemon, tmp_path):
         rows = np.random.default_rng(1).standard_normal((9, 256)).astype(np.float32)
         before = client.forward(layer=0, hidden=tensor(rows)).output.data
         now = experts_of(admin.show(0)[0])
-        held = [[next(rank for rank in ranks)] for ranks in now]  # of each expert the first copy
+        held = [[next(rank for rank in ranks)] for ranks in now]  # the first copy of each expert
         assert sum(map(len, now)) == 5
         shown = admin.show(0)[0]
         steps = admin.apply(placement_of(0, shown.epoch, shown.ranks, held))
@@ -202,12 +202,12 @@ def test_expertctl_plans_and_applies(placed, tmp_path):
     for entry in json.loads(plan.read_text())["layers"]:
         assert now[entry["layer"]]["experts"] == entry["experts"] and now[entry["layer"]]["epoch"] >= applied[entry["layer"]]
     if all(entry["copies"] == 0 for entry in json.loads(plan.read_text())["layers"]):
-        return  # nothing had to move, so it is still of this epoch
+        return  # nothing moved, so the plan's epoch is still the current one
     done = ctl("apply", plan)
-    assert done.returncode != 0 and f"of {len(golden.layers)} layers are in force" in done.stderr, "planned from an earlier epoch"
+    assert done.returncode != 0 and f"of {len(golden.layers)} layers are in force" in done.stderr, "a plan of an earlier epoch must be refused"
 
 
-def test_what_show_printed_is_counts_for_the_next_start(placed, tmp_path):
+def test_the_output_of_show_serves_as_counts_for_the_next_start(placed, tmp_path):
     daemon, golden = placed
     shown = run_program("expertctl", "--address", f"unix:{daemon.socket}", "placement", "show", "--json")
     counts = tmp_path / "counts.json"
@@ -220,10 +220,10 @@ def test_what_show_printed_is_counts_for_the_next_start(placed, tmp_path):
         after.stop()
 
 
-# ---- what is refused, and what is stopped
+# ---- refused and interrupted moves
 
 
-def test_placements_that_do_not_fit_are_refused(placed, random):
+def test_invalid_placements_are_refused(placed, random):
     daemon, golden = placed
     layer = golden.layers[-1]
     with admin_of(daemon) as admin:
@@ -243,8 +243,8 @@ def test_placements_that_do_not_fit_are_refused(placed, random):
         assert now.epoch == shown.epoch and experts_of(now) == experts
 
 
-def test_where_nobody_knows_what_memory_there_is_nothing_moves(placed, random):
-    """Without descriptors the limits cannot be read, which is not that there are none."""
+def test_nothing_moves_if_the_free_memory_is_unknown(placed, random):
+    """Without descriptors the memory limits cannot be read. The daemon must not take this for unlimited memory."""
     daemon, golden = placed
     layer = golden.layers[0]
     with admin_of(daemon) as admin:
@@ -259,7 +259,7 @@ def test_where_nobody_knows_what_memory_there_is_nothing_moves(placed, random):
 
 
 @pytest.mark.threads
-def test_a_client_that_dies_while_applying_leaves_a_placement_that_answers(placed, random, tmp_path):
+def test_a_client_killed_while_applying_leaves_a_valid_placement(placed, random, tmp_path):
     daemon, golden = placed
     layer, plan = golden.layers[-1], tmp_path / "plan.json"
     with Callers(daemon, golden, layer) as callers, admin_of(daemon) as admin:
@@ -279,7 +279,7 @@ def test_a_client_that_dies_while_applying_leaves_a_placement_that_answers(place
 
 
 def apply_when_idle(admin, random, layer):
-    """The next move begins once the one that was given up has ended."""
+    """Applies a move, and retries while the abandoned one is still running."""
     deadline = time.monotonic() + 20 * SLOW
     while True:
         try:
@@ -289,13 +289,13 @@ def apply_when_idle(admin, random, layer):
             time.sleep(0.02)
 
 
-def test_a_daemon_that_ends_while_experts_move_ends_well(placed, case, random):
+def test_a_daemon_stopped_while_experts_move_exits_cleanly(placed, case, random):
     _, golden = placed
     layer = golden.layers[-1]
     daemon = Daemon("--shards", SHARDS, model=golden.folder)
     with admin_of(daemon) as admin:
         stream = admin.start_apply(moved(random, admin.show(layer)[0]))
-        daemon.stop()  # exit 0, no sanitizer's report
+        daemon.stop()  # asserts exit status 0 and no sanitizer report
         try:
             for _ in stream:
                 pass

@@ -1,7 +1,8 @@
-"""The published .proto files by buf: well-formed, and what was published once keeps its numbers and types on the wire.
+"""Checks the .proto files with buf: they are well-formed, and published fields keep their numbers and wire types.
 
-published/expertd.v1.binpb holds expertd.proto as it was first published (inside proto/: buf build --exclude-source-info --path
-expertd/v1/expertd.proto -o FILE). Fields are added to the .proto, never taken away, so the image is not renewed.
+published/expertd.v1.binpb is the image of expertd.proto as first published (made in proto/ by
+buf build --exclude-source-info --path expertd/v1/expertd.proto -o FILE). Fields are only ever added to the .proto, so the image is never
+renewed.
 """
 
 import json
@@ -14,8 +15,8 @@ import sys
 from harness.paths import ROOT
 
 BUF = pathlib.Path(sys.executable).with_name("buf")
-PUBLISHED = pathlib.Path(__file__).with_name("published") / "expertd.v1.binpb"
-# The names were chosen before the linter: dtypes are safetensors' own, the service is what it serves, Stream has Forward's messages.
+PUBLISHED = ROOT / "tests/e2e/service/published/expertd.v1.binpb"
+# Rules that published names break: dtypes have safetensors' names, the service has no suffix, Stream uses Forward's messages.
 LINT = {"use": ["STANDARD"], "ignore": ["google", "grpc"],
         "except": ["SERVICE_SUFFIX", "ENUM_VALUE_PREFIX", "RPC_REQUEST_RESPONSE_UNIQUE", "RPC_REQUEST_STANDARD_NAME",
                    "RPC_RESPONSE_STANDARD_NAME"]}
@@ -36,7 +37,7 @@ def test_lint_finds_nothing(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_was_published_still_means_the_same_on_the_wire(tmp_path):
+def test_published_fields_mean_the_same_on_the_wire(tmp_path):
     done = breaking(ROOT / "proto", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""Shared memory: tensors in a region give the same bits as tensors in a message, and no use of it hurts the daemon or anybody else."""
+"""Shared memory: tensors in a region give the same bits as tensors in a message, and no misuse harms the daemon or other callers."""
 
 import concurrent.futures
 import ctypes
@@ -58,7 +58,7 @@ def routes_for(tokens, seed=2, ids_dtype="I32", weights_dtype="F32"):
 
 
 def in_region(request, region):
-    """The same request with every tensor, and its output, in the region."""
+    """The same request with every tensor and the output in the region."""
     layout = Layout(region)
     shared = pb.ForwardRequest()
     shared.CopyFrom(request)
@@ -98,10 +98,10 @@ def requests_of_every_kind():
     }
 
 
-# ---- what it is for
+# ---- answers
 
 
-def test_describe_says_that_memory_is_shared(client):
+def test_describe_names_shared_memory(client):
     answer = client.describe()
     assert "regions" in answer.features and answer.limits.max_region_bytes == 8 * MIB
 
@@ -117,10 +117,10 @@ def test_tensors_in_a_region_give_the_same_bits_as_data(client, region, kind):
     assert answer.output.dtype == expected.dtype and answer.output.shape == expected.shape
     assert region.at(shared.output) == expected.data
     after = region.map[shared.output.offset + shared.output.length:][:64]
-    assert after == b"\0" * len(after), "nothing was written past the output"
+    assert after == b"\0" * len(after), "the daemon wrote past the output"
 
 
-def test_the_c_client_gets_right_answers_through_a_region(served, case):
+def test_the_c_client_gets_correct_answers_through_a_region(served, case):
     model = ("--model", case("qwen2_moe").folder, "--shared-memory", "--tokens", "0,1,64")
     done = run_program("expertd-verify", "--address", f"unix:{served.socket}", *model)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -137,13 +137,13 @@ def test_data_and_extents_mix(client, region):
     request = pb.ForwardRequest(layer=LAYER, hidden=tensor(ROWS), routes=routes_for(32))
     expected = client.forward(request).output.data
     mixed = pb.ForwardRequest(layer=LAYER, hidden=region.tensor(0, ROWS), routes=request.routes)
-    assert client.forward(mixed).output.data == expected, "hidden shared, the rest sent"
+    assert client.forward(mixed).output.data == expected, "hidden in the region, the rest in the message"
     out = region.extent(65536, len(expected))
     answer = client.forward(pb.ForwardRequest(layer=LAYER, hidden=request.hidden, routes=request.routes, output=out))
-    assert not answer.output.data and region.at(out) == expected, "the output alone is shared"
+    assert not answer.output.data and region.at(out) == expected, "only the output in the region"
 
 
-def test_output_may_lie_over_hidden(client, region):
+def test_the_output_may_overwrite_hidden(client, region):
     expected = client.forward(layer=LAYER, hidden=tensor(ROWS)).output.data
     shared = region.tensor(0, ROWS)
     client.forward(layer=LAYER, hidden=shared, output=shared.extent)
@@ -190,7 +190,7 @@ def test_ids_are_random(client):
             client.stub.CloseRegion(pb.CloseRegionRequest(region=o.region))
 
 
-# ---- refused
+# ---- refused extents
 
 
 def refused(client, reason, field, code="INVALID_ARGUMENT", **fields):
@@ -228,7 +228,7 @@ def test_bad_extents_are_refused_with_their_field(client, region, name):
     refused(client, reason, "router_logits.extent", router_logits=logits)
     ids = pb.Tensor(dtype=pb.I32, shape=ROWS.shape, extent=extent)
     refused(client, reason, "routes.ids.extent", routes=pb.Routes(ids=ids, weights=tensor(ROWS)))
-    assert client.forward(layer=LAYER, hidden=region.tensor(0, ROWS)).output.data, "the region is as good as before"
+    assert client.forward(layer=LAYER, hidden=region.tensor(0, ROWS)).output.data, "the region no longer works"
 
 
 def test_a_shape_whose_product_wraps_is_refused(client, region):
@@ -265,7 +265,7 @@ def test_a_failed_request_writes_nothing(client, region):
     assert region.at(out) == b"\x5a" * SIZE
 
 
-def test_a_bad_extent_leaves_its_stream_up(client, region):
+def test_a_bad_extent_does_not_end_its_stream(client, region):
     expected = client.forward(layer=LAYER, hidden=tensor(ROWS)).output.data
     good = pb.ForwardRequest(id=1, layer=LAYER, hidden=region.tensor(0, ROWS))
     bad = pb.ForwardRequest(id=2, layer=LAYER, hidden=hidden_at(region.extent(MIB, SIZE)))
@@ -274,7 +274,7 @@ def test_a_bad_extent_leaves_its_stream_up(client, region):
     assert answers[1].output.data == expected
 
 
-# ---- opening
+# ---- opening regions
 
 
 def test_sizes_out_of_bounds_are_refused(client):
@@ -300,14 +300,14 @@ def test_unknown_fields_are_refused(client):
             client.raw(method, b"\x08")
 
 
-def test_over_tcp_no_region_is_given(served):
+def test_regions_are_refused_over_tcp(served):
     with served.client(tcp=True) as client:
         with raises("PERMISSION_DENIED"):
             offer(client, 4096)
 
 
 @pytest.mark.parametrize("options", [{"listen": ["127.0.0.1:0"]}, {"off": True}], ids=["no_socket", "switched_off"])
-def test_where_memory_is_not_shared_everything_says_so(case, start_daemon, options):
+def test_without_shared_memory_describe_and_open_report_it(case, start_daemon, options):
     off = ("--max-region-bytes", 0) if options.pop("off", False) else ()
     daemon = start_daemon(*off, model=case("qwen2_moe").folder, **options)
     with daemon.client(tcp=True) as client:
@@ -321,7 +321,7 @@ def test_where_memory_is_not_shared_everything_says_so(case, start_daemon, optio
     assert not os.path.exists(daemon.socket + ".regions")
 
 
-def test_too_many_regions_are_refused_until_one_goes(client):
+def test_too_many_regions_are_refused_until_one_is_closed(client):
     regions = [Region(client, 4096) for _ in range(8)]
     try:
         with raises("RESOURCE_EXHAUSTED", "QUEUE_FULL") as raised:
@@ -335,7 +335,7 @@ def test_too_many_regions_are_refused_until_one_goes(client):
     eventually(lambda: opens(client))
 
 
-def test_one_connection_leaves_regions_to_others(start_daemon):
+def test_one_connection_may_hold_a_share_of_the_regions(start_daemon):
     daemon = start_daemon("--max-regions", 8, model="synthetic:tiny")
     with daemon.client() as greedy, daemon.client() as other:
         regions = [Region(greedy, 4096) for _ in range(4)]
@@ -349,18 +349,18 @@ def test_one_connection_leaves_regions_to_others(start_daemon):
             region.release()
 
 
-def test_a_connection_does_not_answer_for_regions_of_one_that_ended(start_daemon):
+def test_regions_of_an_ended_connection_do_not_count_for_a_later_one(start_daemon):
     daemon = start_daemon("--max-regions", 8, "--max-connection-share", 13, model="synthetic:tiny", tcp=False)
     with daemon.client() as ended:
         region = Region(ended, 4096)
-    time.sleep(0.2 * SLOW)  # its descriptor is closed, and the next to be used
+    time.sleep(0.2 * SLOW)  # its descriptor is closed, and the next connection gets the same number
     with daemon.client() as other, Region(other, 4096):
         pass
     region.release()
 
 
 def opens(client):
-    """Is there room for all eight again?"""
+    """Can the client open all eight regions again?"""
     offers = []
     try:
         for _ in range(8):
@@ -374,7 +374,7 @@ def opens(client):
 
 
 def settled_fds(daemon, client):
-    """The daemon's descriptors with this client connected, once those of earlier tests are gone."""
+    """The number of the daemon's descriptors with this client connected, after those of earlier tests are closed."""
     client.describe()
     fds, same = daemon.memory()["fds"], 0
     while same < 10:
@@ -388,14 +388,14 @@ def settled_fds(daemon, client):
 # ---- tokens
 
 
-def test_a_token_buys_one_descriptor_once(client):
+def test_a_token_gives_one_descriptor_once(client):
     with Region(client, 4096) as region:
         with connect(region.offer.socket) as second:
             assert fetch(second, region.offer.token) is None
         assert client.forward(layer=LAYER, hidden=tensor(ROWS[:1]), output=region.extent(0, HIDDEN * 4)), "the first is well"
 
 
-def test_wrong_tokens_and_garbage_are_cut_off(client):
+def test_wrong_tokens_close_the_connection(client):
     offered = offer(client, 4096)
     random = python_random.Random(5)
     for data in (b"\0" * 16, random.randbytes(16), random.randbytes(5000), b"GET / HTTP/1.1\r\n\r\n"):
@@ -403,11 +403,11 @@ def test_wrong_tokens_and_garbage_are_cut_off(client):
             assert fetch(lease, data) is None
     with connect(offered.socket) as lease:
         fd = fetch(lease, offered.token)
-        assert fd is not None, "nobody's guesses used the token up"
+        assert fd is not None, "wrong guesses invalidated the token"
         os.close(fd)
 
 
-def test_a_token_may_come_in_pieces(client):
+def test_a_token_may_arrive_in_pieces(client):
     offered = offer(client, 4096)
     with connect(offered.socket) as lease:
         for i in range(15):
@@ -425,12 +425,12 @@ def test_descriptors_sent_to_the_daemon_are_dropped(served, client):
         socket.send_fds(lease, [offered.token], [null.fileno()] * 20)
         _, fds, _, _ = socket.recv_fds(lease, 16, 4)
         assert len(fds) == 1
-        eventually(lambda: served.memory()["fds"] <= before + 1)  # the lease alone, once the daemon has closed what it sent
+        eventually(lambda: served.memory()["fds"] <= before + 1)  # only the lease is left after the daemon has closed the received descriptors
         os.close(fds[0])
     eventually(lambda: served.memory()["fds"] <= before)
 
 
-def test_a_client_that_says_nothing_is_cut_off(client):
+def test_a_silent_client_is_disconnected(client):
     offered = offer(client, 4096)
     begun = time.monotonic()
     with connect(offered.socket) as silent, connect(offered.socket) as slow_one:
@@ -439,18 +439,18 @@ def test_a_client_that_says_nothing_is_cut_off(client):
     assert time.monotonic() - begun > 4
 
 
-def test_an_offer_that_nobody_takes_ends(served, client):
+def test_an_offer_that_is_not_taken_expires(served, client):
     before, begun = settled_fds(served, client), time.monotonic()
     offered = offer(client, 4096)
     extent = pb.Extent(region=offered.region, length=HIDDEN * 4)
-    client.forward(layer=LAYER, hidden=tensor(ROWS[:1]), output=extent)  # open from the start
-    def gone():
+    client.forward(layer=LAYER, hidden=tensor(ROWS[:1]), output=extent)  # the region is usable at once
+    def is_gone():
         try:
             client.forward(layer=LAYER, hidden=tensor(ROWS[:1]), output=extent)
         except grpc.RpcError as error:
             return error.code() == grpc.StatusCode.NOT_FOUND
         return False
-    eventually(gone, 20 * SLOW)
+    eventually(is_gone, 20 * SLOW)
     assert time.monotonic() - begun > 9
     with connect(offered.socket) as late:
         assert fetch(late, offered.token) is None
@@ -467,7 +467,7 @@ def test_many_connections_are_bounded(served, client):
     eventually(lambda: served.memory()["fds"] <= before + 2)
     with connect(offered.socket) as lease:
         fd = fetch(lease, offered.token)
-        assert fd is not None, "and the socket still serves"
+        assert fd is not None, "the region socket no longer serves"
         os.close(fd)
 
 
@@ -504,7 +504,7 @@ def test_holes_that_a_caller_punches_read_as_zeros(client, region):
     assert client.forward(layer=LAYER, hidden=hidden).output.data == zeros
 
 
-# ---- closing, dying, racing
+# ---- closing, killed owners, races
 
 
 def test_a_closed_region_is_unknown_at_once(client, region):
@@ -513,8 +513,8 @@ def test_a_closed_region_is_unknown_at_once(client, region):
     refused(client, "REGION_UNKNOWN", "hidden.extent", code="NOT_FOUND", hidden=hidden)
     with raises("NOT_FOUND", "REGION_UNKNOWN"):
         region.close()
-    assert is_cut(region.lease), "the lease ends with the region"
-    assert region.map[:4] == ROWS.tobytes()[:4], "the caller's own mapping stays"
+    assert is_cut(region.lease), "the lease must end with the region"
+    assert region.map[:4] == ROWS.tobytes()[:4], "the caller's mapping must stay"
 
 
 @pytest.mark.parametrize("how", ["close", "shutdown", "garbage"])
@@ -528,13 +528,13 @@ def test_ownership_ends_with_the_connection(client, region, how):
     else:
         region.lease.sendall(b"more")
 
-    def gone():
+    def is_gone():
         try:
             client.forward(layer=LAYER, hidden=hidden)
         except grpc.RpcError as error:
             return error.code() == grpc.StatusCode.NOT_FOUND
         return False
-    eventually(gone)
+    eventually(is_gone)
 
 
 def slow_request(slow_layer, region, seconds, **fields):
@@ -553,7 +553,7 @@ def plain(daemon, client, request):
 
 
 @pytest.mark.parametrize("how", ["closed", "lease_lost"])
-def test_a_region_that_goes_while_in_use_lasts_for_the_request(slow_daemon, slow_layer, how):
+def test_a_region_closed_while_in_use_lasts_until_the_answer(slow_daemon, slow_layer, how):
     with slow_daemon.client() as client, Region(client, 32 * MIB) as region:
         request, same = slow_request(slow_layer, region, 0.5)
         expected = plain(slow_daemon, client, same)
@@ -565,7 +565,7 @@ def test_a_region_that_goes_while_in_use_lasts_for_the_request(slow_daemon, slow
             region.lease.close()
         answer = call.result()
         assert answer.output.extent == request.output
-        assert region.at(request.output) == expected, "what was begun is finished"
+        assert region.at(request.output) == expected, "the running request must be answered"
         refused_after = pb.ForwardRequest(layer=request.layer, hidden=request.hidden)
         with raises("NOT_FOUND", "REGION_UNKNOWN"):
             client.forward(refused_after)
@@ -596,8 +596,8 @@ def test_a_cancelled_request_writes_nothing(slow_daemon, slow_layer):
         assert region.at(request.output) == b"\x5a" * request.output.length
 
 
-def test_an_owner_that_dies_in_mid_call_leaves_nothing(slow_daemon, slow_layer):
-    """A process of its own, killed while its request is computed."""
+def test_a_killed_owner_leaves_nothing_behind(slow_daemon, slow_layer):
+    """A client process is killed while its request is computed."""
     code = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT / "tests" / "e2e")!r})
@@ -627,19 +627,19 @@ time.sleep(600)
     owner.stdout.close()
     slow_daemon.wait_queued(0)
     with slow_daemon.client() as client:
-        def gone():
+        def is_gone():
             try:
                 client.stub.CloseRegion(pb.CloseRegionRequest(region=int(number)))
             except grpc.RpcError as error:
                 return error.code() == grpc.StatusCode.NOT_FOUND
             raise AssertionError("the region outlived its owner")
-        eventually(gone)
+        eventually(is_gone)
         client.forward(slow_layer.request(4))
     eventually(lambda: slow_daemon.memory()["fds"] <= before)
 
 
-def test_routes_are_those_that_were_checked(slow_daemon, slow_layer):
-    """What is written over them while the request waits its turn is not followed; hidden states may be, and harm nobody."""
+def test_changes_of_routes_after_the_check_are_ignored(slow_daemon, slow_layer):
+    """Routes overwritten while the request waits are not used. Overwritten hidden states may be used; they cannot harm others."""
     with slow_daemon.client() as client, Region(client, MIB) as region:
         request = slow_layer.request(16)
         request.hidden.data = np.random.default_rng(8).integers(0x3e00, 0x4000, (16, slow.HIDDEN)).astype(np.uint16).tobytes()
@@ -648,21 +648,21 @@ def test_routes_are_those_that_were_checked(slow_daemon, slow_layer):
         ids, weights = layout.put(request.routes.ids), layout.put(request.routes.weights)
         shared = pb.ForwardRequest(layer=request.layer, hidden=request.hidden, routes=pb.Routes(ids=ids, weights=weights))
         slow_daemon.wait_queued(0)
-        ahead = client.stub.Forward.future(slow_layer.lasting(0.5))
+        earlier = client.stub.Forward.future(slow_layer.lasting(0.5))
         slow_daemon.wait_queued(1)
         behind = client.stub.Forward.future(shared)
         slow_daemon.wait_queued(2)
         region.write(ids.extent.offset, np.full(16 * slow.CHOICES, 0x7fffffff, np.int32).tobytes())
         region.write(weights.extent.offset, b"\xff" * weights.extent.length)
-        assert not ahead.done(), "the machine is too fast for this test"
+        assert not earlier.done(), "the machine is too fast for this test"
         assert behind.result().output.data == expected
         with raises("INVALID_ARGUMENT", "EXPERT_OUT_OF_RANGE", "routes.ids"):
             client.forward(shared)
 
 
 @pytest.mark.threads
-def test_writing_during_compute_hurts_nobody_else(served, client, region):
-    """One caller scribbles over everything it shares while it asks; another's bits stay, and ids that turn bad are never followed."""
+def test_writing_during_compute_does_not_affect_others(served, client, region):
+    """A caller overwrites its region during its calls. Another caller's bits stay the same, and invalid ids are never used."""
     honest = pb.ForwardRequest(layer=LAYER, hidden=tensor(ROWS), routes=routes_for(32), output_dtype=pb.F32)
     expected = client.forward(honest).output.data
     shared = in_region(honest, region)
@@ -673,9 +673,9 @@ def test_writing_during_compute_hurts_nobody_else(served, client, region):
         ids, good_ids = shared.routes.ids.extent, honest.routes.ids.data
         while not stop.is_set():
             region.write(ids.offset, random.randbytes(ids.length))
-            region.write(ids.offset, good_ids)  # so that some requests pass the check
-            for place in (shared.hidden.extent, shared.routes.weights.extent, shared.output):
-                region.write(place.offset, random.randbytes(place.length))
+            region.write(ids.offset, good_ids)  # lets some requests pass the check
+            for extent in (shared.hidden.extent, shared.routes.weights.extent, shared.output):
+                region.write(extent.offset, random.randbytes(extent.length))
 
     def ask():
         with served.client() as mine:
@@ -703,7 +703,7 @@ def test_writing_during_compute_hurts_nobody_else(served, client, region):
     assert client.forward(in_region(honest, region)).output.extent and region.at(shared.output) == expected
 
 
-# ---- nothing leaks
+# ---- leaks
 
 
 def test_500_regions_leave_no_descriptor_and_no_memory(served, client):
@@ -735,7 +735,7 @@ def test_500_regions_leave_no_descriptor_and_no_memory(served, client):
 
 @pytest.mark.threads
 def test_regions_opened_used_and_lost_by_many_at_once(served):
-    """Threads that open, use, close and drop regions in random order, on connections of their own; every answer is right."""
+    """Threads open, use, close and drop regions in random order, each on its own connection. Every answer must be correct."""
     with served.client() as client:
         expected = client.forward(layer=LAYER, hidden=tensor(ROWS)).output.data
 
@@ -779,7 +779,7 @@ def test_a_drain_ends_leases_and_removes_the_socket(case, start_daemon):
         assert is_cut(lease) and not os.path.exists(path)
 
 
-def test_a_daemon_that_dies_leaves_the_caller_its_memory(case, start_daemon):
+def test_a_killed_daemon_leaves_the_callers_mapping_intact(case, start_daemon):
     daemon = start_daemon(model=case("qwen2_moe").folder)
     with daemon.client() as client, Region(client, MIB) as region:
         region.map[:4] = b"mine"

@@ -1,4 +1,4 @@
-"""Stream: answers in order of completion, bounded, and no caller's trouble is another's."""
+"""Stream: answers in the order of completion, limits, and failures without an effect on other callers."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def slow_layer(slow_daemon):
         yield slow.SlowLayer(client)
 
 
-def test_an_empty_stream_ends_well(client):
+def test_an_empty_stream_ends_with_ok(client):
     call = client.stream([])
     assert list(call) == [] and call.code() == grpc.StatusCode.OK
 
@@ -53,7 +53,7 @@ def test_every_request_is_answered_once_after_half_close(client, random):
         assert list(answer.output.shape) == list(requests[answer.id].hidden.shape)
 
 
-def test_equal_ids_are_the_callers_business(client, random):
+def test_equal_ids_are_allowed(client, random):
     assert [answer.id for answer in client.stream([request(random, id=9)] * 3)] == [9, 9, 9]
 
 
@@ -69,12 +69,12 @@ def test_a_stream_answers_before_its_next_request(client, random):
 
 @pytest.mark.threads
 def test_answers_leave_in_order_of_completion(slow_daemon, slow_layer):
-    """While one is computed the others wait: an error leaves at once, then the lower priority number goes first."""
+    """An error is sent at once. Requests that wait for the engine are computed by priority, the lowest number first."""
     with slow_daemon.client() as client:
         feed = Feed(slow_layer.lasting(1.0, id=1))
         call = client.stream(feed)
         slow_daemon.wait_queued(1)
-        time.sleep(0.2)  # admitted is not yet computing: its rows are copied first
+        time.sleep(0.2)  # until the admitted request is being computed
         feed.send(slow_layer.request(1, id=2, priority=5))
         feed.send(slow_layer.request(1, id=3, priority=-5))
         feed.close()
@@ -85,7 +85,7 @@ def test_answers_leave_in_order_of_completion(slow_daemon, slow_layer):
 
 
 @pytest.mark.threads
-def test_no_more_than_max_inflight_are_taken_in(slow_daemon, slow_layer):
+def test_at_most_max_inflight_requests_are_admitted(slow_daemon, slow_layer):
     with slow_daemon.client() as client:
         assert client.describe().limits.max_inflight == 3
         call = client.stream([slow_layer.lasting(0.2, id=i) for i in range(8)])
@@ -115,7 +115,7 @@ def test_timeout_us_fails_its_request_alone(slow_daemon, slow_layer):
         requests = [slow_layer.lasting(1.0, id=1), slow_layer.request(1, id=2, timeout_us=100_000), slow_layer.request(1, id=3)]
         answers = {answer.id: answer for answer in client.stream(requests)}
         assert sorted(answers) == [1, 2, 3]
-        # Refused at once where the engine's rate is known already.
+        # RESOURCE_EXHAUSTED if the engine's rate is already known: the deadline cannot be met.
         assert failure_of_answer(answers[2]).code in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
         assert answers[1].output.data and answers[3].output.data
 
@@ -148,17 +148,17 @@ def tiny(rows, **fields):
 
 
 def lazy_client(daemon):
-    """Whose windows are filled by a few answers."""
+    """A client with small flow-control windows, which a few answers fill."""
     return daemon.client(options=[("grpc.http2.lookahead_bytes", 4096), ("grpc.http2.bdp_probe", 0)])
 
 
 @pytest.mark.threads
-def test_a_message_that_is_too_large_ends_its_stream_behind_the_answers(start_daemon):
+def test_a_message_that_is_too_large_ends_its_stream_after_the_answers(start_daemon):
     daemon = start_daemon("--max-message-bytes", "64KiB", model="synthetic:tiny")
     with lazy_client(daemon) as client:
         for _ in range(3):
             call = client.stream(Feed(*[tiny(50, id=number) for number in range(12)], tiny(1000)))
-            time.sleep(0.3)  # the answers wait for this reader when the end is found
+            time.sleep(0.3)  # the answers wait for this reader when the large message arrives
             answers = []
             with pytest.raises(grpc.RpcError) as caught:
                 for answer in call:
@@ -170,7 +170,7 @@ def test_a_message_that_is_too_large_ends_its_stream_behind_the_answers(start_da
 
 
 @pytest.mark.threads
-def test_a_stream_whose_deadline_passes_among_its_answers_ends_alone(start_daemon):
+def test_a_stream_that_expires_between_its_answers_ends_alone(start_daemon):
     daemon = start_daemon(model="synthetic:tiny")
     with daemon.client() as client:
         for attempt in range(16):
@@ -182,7 +182,7 @@ def test_a_stream_whose_deadline_passes_among_its_answers_ends_alone(start_daemo
         assert client.forward(tiny(1)).output.data
 
 
-def test_refusals_that_nobody_reads_hold_no_messages(start_daemon):
+def test_unread_refusals_hold_no_request_memory(start_daemon):
     daemon = start_daemon("--max-message-bytes", 4 << 20, "--max-inflight", 32, model="synthetic:tiny")
     with http2.Peer(daemon.socket, window=0) as peer:
         stream = peer.open("/expertd.v1.Experts/Stream")
@@ -215,7 +215,7 @@ for answer in stub.Stream(feed()):
 
 
 @pytest.mark.threads
-def test_a_client_that_dies_mid_stream_disturbs_nobody(slow_daemon, slow_layer):
+def test_a_client_killed_in_a_stream_does_not_affect_others(slow_daemon, slow_layer):
     with slow_daemon.client() as client:
         before = client.forward(slow_layer.request(2)).output.data
         idle = slow_daemon.memory()["fds"]
@@ -233,7 +233,7 @@ def test_a_client_that_dies_mid_stream_disturbs_nobody(slow_daemon, slow_layer):
 
 
 @pytest.mark.threads
-def test_a_reader_that_does_not_read_loses_its_stream(start_daemon):
+def test_a_client_that_does_not_read_loses_its_stream(start_daemon):
     daemon = start_daemon("--send-timeout-ms", 500, "--max-inflight", 2, "--max-message-bytes", 32 << 20, model=slow.MODEL)
     with daemon.client(options=[("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]) as lazy, \
             daemon.client() as other:
@@ -243,7 +243,7 @@ def test_a_reader_that_does_not_read_loses_its_stream(start_daemon):
             ids=tensor(np.full((2000, 1), -1), "I32"), weights=tensor(np.zeros((2000, 1)))), output_dtype=pb.F32)
         call = lazy.stream(Feed(*[big] * 6), timeout=60 * SLOW)
         small = pb.ForwardRequest(layer=layer, hidden=tensor(np.zeros((1, slow.HIDDEN)), "BF16"))
-        assert other.forward(small).output.data, "another caller is served meanwhile"
+        assert other.forward(small).output.data, "another caller is not served meanwhile"
         daemon.wait_metric("expertd_open_calls", 0, seconds=15 * SLOW)
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
@@ -253,7 +253,7 @@ def test_a_reader_that_does_not_read_loses_its_stream(start_daemon):
 
 
 @pytest.mark.threads
-def test_many_streams_at_once_keep_their_answers(client, served, random):
+def test_many_streams_at_once_get_their_own_answers(client, served, random):
     inputs = [request(random, tokens=2, id=i) for i in range(20)]
     expected = [client.forward(item).output.data for item in inputs]
     right = []

@@ -1,4 +1,4 @@
-"""--tuning: what is found is kept, what is damaged is said and done without, and no answer depends on it."""
+"""--tuning: schedules are saved and used again, damaged files are reported and ignored, and no answer depends on schedules."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from harness.protos import pb
 from harness.tensors import tensor
 
 MODEL = "synthetic:tiny,layers=1,experts=4"
-KERNELS = ("--kernels", "scalar", "--compute-dtype", "f32")  # a file belongs to one; auto may choose another the next time
+KERNELS = ("--kernels", "scalar", "--compute-dtype", "f32")  # a tuning file belongs to one backend; auto might choose another one next time
 
 
 def start(start_daemon, *arguments):
@@ -27,23 +27,23 @@ def untuned(start_daemon):
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
-    """What tuning found, its file and the answer then: once, for it takes a second for each kind of matrix."""
+    """(tuned events, tuning file, answer while tuning). Once per module: tuning takes a second for each kind of matrix."""
     def patient(*arguments, **options):
         daemon = Daemon(*arguments, wait=False, **options)
         daemon.wait_for("ready", 2 * READY_SECONDS)
         return daemon
 
     folder = tmp_path_factory.mktemp("tuned")
-    # One more shard than experts: the first one holds none.
+    # One more shard than experts: the first shard holds none.
     daemon, answer = start(patient, "--tuning", "tune", "--tuning-cache", folder / "tuning", "--shards", 5)
     daemon.stop()
     return daemon.events("tuned"), folder / "tuning", answer
 
 
-def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tuned, untuned):
+def test_tune_saves_schedules_and_cached_uses_them(start_daemon, tuned, untuned):
     found, cache, answer = tuned
     assert answer == untuned
-    assert len(found) == 8  # two matrices at 1, 4, 16 and 64 rows
+    assert len(found) == 8  # two matrices with m = 1, 4, 16 and 64
     assert len(cache.read_text().splitlines()) == 3 + len(found) + 1
     assert [path.name for path in cache.parent.iterdir()] == ["tuning"]
     for policy in ("cached", "tune"):
@@ -54,7 +54,7 @@ def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tuned, untun
 
 
 def test_devices_are_not_tuned(start_daemon, tmp_path):
-    """Their products have no schedules, and the host's weights are gone."""
+    """Device kernels have no schedules, and the host has freed the weights."""
     daemon = start_daemon("--device", "sim:2", "--tuning", "tune", "--tuning-cache", tmp_path / "tuning", model=MODEL)
     assert not daemon.events("tuned") and not list(tmp_path.iterdir())
     assert [event["schedules"] for event in daemon.events("tuning")] == ["0"]
@@ -63,10 +63,10 @@ def test_devices_are_not_tuned(start_daemon, tmp_path):
 @pytest.mark.parametrize("damage, word", [
     (lambda text: text[:-9], "cut short"),
     (lambda text: text.replace("threads=2", "threads=1"), "damaged"),
-    (lambda text: "\0" * 100, "no text"),
+    (lambda text: "\0" * 100, "not text"),
     (None, "No such file"),
 ])
-def test_a_file_that_cannot_be_used_is_said_and_done_without(start_daemon, tmp_path, tuned, untuned, damage, word):
+def test_an_unusable_file_is_reported_and_ignored(start_daemon, tmp_path, tuned, untuned, damage, word):
     cache = tmp_path / "tuning"
     if damage:
         cache.write_text(damage(tuned[1].read_text()))

@@ -1,5 +1,5 @@
-// Load from k6, whose gRPC is Go's: calls at a constant rate whatever the answers take (open loop), and streams. The schema comes
-// by reflection. CASE is a JSON file with requests and the bytes that each must be answered with; see test_k6.py.
+// Load from k6, a gRPC client in Go: unary calls and streams at a constant rate, independent of the answers (open loop). The schema is
+// fetched by reflection. CASE is a JSON file with requests and the expected bytes of each answer; see test_k6.py.
 //   k6 run --no-usage-report -e ADDRESS=HOST:PORT -e CASE=FILE -e RATE=100 -e SECONDS=4 k6_forward.js
 import grpc from 'k6/net/grpc';
 import { check } from 'k6';
@@ -14,7 +14,7 @@ export const options = {
 };
 
 const client = new grpc.Client();
-let connected = false; // a connection for each virtual user
+let connected = false; // each virtual user has one connection
 const connect = () => {
   if (!connected) {
     client.connect(__ENV.ADDRESS, { plaintext: true, reflect: true });
@@ -33,7 +33,7 @@ export function unary() {
   check(answer, { 'unary: OK': (a) => a.status === grpc.StatusOK, 'unary: bytes': (a) => isAnswer(a.message, id, one.output) });
 }
 
-// All cases on one stream, answered in any order, each once.
+// All cases on one stream. Each must be answered once, in any order.
 export function streamed() {
   connect();
   const stream = new grpc.Stream(client, 'expertd.v1.Experts/Stream');

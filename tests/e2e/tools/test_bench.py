@@ -1,4 +1,4 @@
-"""expertctl bench: what it counts, whether it sees wrong answers, when it doubts itself, its exit codes. No speed is asserted."""
+"""expertctl bench: its counts, detection of wrong answers, verdicts and exit codes. No test asserts a speed."""
 
 import concurrent.futures
 import contextlib
@@ -21,7 +21,7 @@ LAYER, EXPERTS = 1, 8
 HIDDEN = 256  # of synthetic:tiny
 HELD, WORSE, INVALID, USAGE, DATA, UNREACHABLE, REFUSED, INTERRUPTED = 0, 1, 2, 64, 65, 69, 70, 130
 DURATIONS = {"count", "mean", "p50", "p90", "p95", "p99", "p999", "max"}
-MILLISECONDS = 700 if not SANITIZER else 350  # all of it is computing
+MILLISECONDS = 700 if not SANITIZER else 350  # a sanitizer build spends this time computing
 SHORT = ("--duration", f"{MILLISECONDS}ms", "--warmup", f"{MILLISECONDS // 4}ms", "--pool", 32)
 
 
@@ -37,7 +37,8 @@ def report_of(done, *codes):
 
 @pytest.fixture
 def run(served):
-    """A short load on the module's daemon; its JSON. A busy machine may make the client late: that is a verdict, not a failure."""
+    """run(*arguments) puts a short load on the module's daemon and returns the JSON report. On a busy machine the client may be late, so the
+    verdict INVALID is accepted."""
     def load(*arguments, codes=(HELD, INVALID)):
         return report_of(bench(f"unix:{served.socket}", *SHORT, "--json", *arguments), *codes)
     return load
@@ -61,15 +62,15 @@ def test_answers_through_shared_memory_are_compared_too(served, run, stream, dty
     assert report["wrong"] == 0 and report["failed"] == 0 and report["errors"] == []
     assert report["answers"] == report["calls"] > 0 and report["compared"] >= report["answers"]
     assert report["load"]["region"] is True and report["load"]["dtype"] == dtype.upper()
-    served.wait_metric("expertd_regions", 0)  # they went with the processes
+    served.wait_metric("expertd_regions", 0)  # the regions are closed with the client processes
 
 
-def test_an_open_loop_goes_through_shared_memory(run):
+def test_an_open_loop_uses_shared_memory(run):
     report = run("--region", "--rate", 200, "--max-inflight", 64)
     assert report["wrong"] == 0 and report["failed"] == 0 and report["answers"] > 0
 
 
-def test_lognormal_tokens_are_cut_at_what_a_call_can_carry():
+def test_lognormal_tokens_are_limited_by_the_size_of_a_call():
     daemon = Daemon("--max-message-bytes", "1MiB", "--max-region-bytes", "4MiB", model="synthetic:tiny")
     try:
         most = []
@@ -79,14 +80,14 @@ def test_lognormal_tokens_are_cut_at_what_a_call_can_carry():
             most.append(report["load"]["tokens_max"])
             assert report["failed"] == report["wrong"] == 0 and report["answers"] > 0
         assert (1 << 20) - 2048 <= most[0] * 2 * HIDDEN < 1 << 20
-        assert most[1] * 2 * 2 * HIDDEN == 1 << 20 and most[1] < most[2] < 2 * most[1]  # rows and answers
+        assert most[1] * 2 * 2 * HIDDEN == 1 << 20 and most[1] < most[2] < 2 * most[1]  # space for rows and answers
         table = bench(f"unix:{daemon.socket}", *SHORT, "--tokens", "lognormal:16,1")
         assert f"tokens lognormal:16,1 up to {most[0]}," in table.stdout
     finally:
         daemon.stop()
 
 
-def test_a_region_that_the_daemon_refuses_is_its_refusal():
+def test_a_refused_region_is_reported_as_the_daemons_refusal():
     daemon = Daemon("--max-regions", 1, model="synthetic:tiny")
     try:
         done = bench(f"unix:{daemon.socket}", *SHORT, "--json", "--region", "--processes", 2, "--concurrency", 2)
@@ -103,7 +104,7 @@ def test_hidden_states_in_f8_have_a_scale_per_row(run, dtype, routing):
     assert report["wrong"] == 0 and report["failed"] == 0 and report["compared"] >= report["answers"] > 0
 
 
-def test_memory_is_shared_with_the_daemons_own_host_alone(served):
+def test_shared_memory_needs_a_daemon_on_the_same_host(served):
     done = bench(served.tcp, *SHORT, "--region", "--concurrency", 1)
     assert done.returncode == USAGE and "Unix socket" in done.stderr, (done.returncode, done.stderr)
     daemon = Daemon("--max-region-bytes", 0, model="synthetic:tiny")
@@ -128,7 +129,7 @@ def test_the_report_has_every_key(run):
     assert 0 < report["response_us"]["p50"] <= report["response_us"]["p99"] <= report["response_us"]["max"]
 
 
-def test_an_open_loop_asks_at_its_rate(run):
+def test_an_open_loop_sends_at_its_rate(run):
     for arrivals in ("constant", "poisson"):
         report = run("--rate", 200, "--arrivals", arrivals, "--processes", 2)
         asked = report["calls"] + report["client"]["unsent"]
@@ -144,7 +145,7 @@ def test_processes_and_connections_share_the_load(run):
     assert report["load"]["processes"] == 3 and report["load"]["dtype"] == "F32"
 
 
-def test_all_layers_are_asked():
+def test_all_layers_are_called():
     daemon = Daemon(model="synthetic:tiny")
     try:
         report = report_of(bench(f"unix:{daemon.socket}", *SHORT, "--json", "--layers", "all", "--concurrency", 4), HELD, INVALID)
@@ -160,7 +161,7 @@ def test_checking_may_be_sampled_or_left_out(run):
     assert run("--concurrency", 4, "--check", "off")["compared"] == 0
 
 
-def test_a_trace_is_asked_call_by_call(run, tmp_path):
+def test_a_trace_is_replayed_call_by_call(run, tmp_path):
     lines = [f"{i / 100} {LAYER} {i % 5}" for i in range(40)]
     (tmp_path / "trace").write_text("# seconds layer tokens\n" + "\n".join(lines) + "\n")
     report = report_of(run_program("expertctl", "--address", run("--concurrency", 1)["address"], "bench", "--quiet", "--json",
@@ -188,14 +189,14 @@ def test_an_overloaded_daemons_refusals_are_counted_by_code_and_reason():
         daemon.stop()
 
 
-def test_an_absurd_rate_is_the_clients_failure(served):
+def test_an_unreachable_rate_is_attributed_to_the_client(served):
     done = bench(f"unix:{served.socket}", *SHORT, "--rate", "5000k", "--max-inflight", 2, "--save", "/dev/null")
     assert done.returncode == INVALID, (done.stdout, done.stderr)
     assert "verdict: INVALID" in done.stdout and "--max-inflight" in done.stdout
 
 
 class FlippingServer:
-    """Between client and daemon; after `spared` answers each tenth has one bit of its last row flipped."""
+    """A proxy that flips one bit of the last row in every tenth answer, after the first `spared` answers."""
 
     def __init__(self, daemon, spared):
         self.channel = grpc.insecure_channel(f"unix:{daemon.socket}", options=CHANNEL_OPTIONS)
@@ -214,7 +215,7 @@ class FlippingServer:
             if self.answers <= self.spared or self.answers % 10:
                 return answer
             self.flipped += 1
-        return answer[:-1] + bytes([answer[-1] ^ 1])  # the output's data end the message
+        return answer[:-1] + bytes([answer[-1] ^ 1])  # the output's data are the end of the message
 
     def stop(self):
         self.server.stop(None).wait()
@@ -233,13 +234,13 @@ def test_one_flipped_bit_is_a_wrong_answer(served):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_daemon_that_dies_ends_no_run(stream):
+def test_a_killed_daemon_does_not_end_the_run(stream):
     daemon = Daemon(model="synthetic:tiny")
     arguments = [str(BIN / "expertctl"), "--address", f"unix:{daemon.socket}", "--timeout", "2", "bench", "--quiet", "--json",
                  "--rate", "100", "--duration", "2s", "--warmup", "0", "--pool", "8", *["--stream"] * stream]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
     try:
-        while daemon.metric("expertd_tokens_total") < 8 + 20:  # the pool, and some of the load
+        while daemon.metric("expertd_tokens_total") < 8 + 20:  # all of the pool, and some of the load
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
     finally:
@@ -254,14 +255,14 @@ def test_a_daemon_that_dies_ends_no_run(stream):
 
 
 def started(address, *arguments, timeout=300, warmup="0", stdout=subprocess.PIPE, prefix=()):
-    """A load that goes on until it is told to end, with a line per second."""
+    """Starts a load that runs until a signal and prints a line per second."""
     words = [*prefix, str(BIN / "expertctl"), "--address", address, "--timeout", str(timeout), "bench", "--warmup", warmup, "--pool", "8",
              *arguments]
     return subprocess.Popen(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=clean_environment())
 
 
 def wait_line(process, *wanted):
-    """The lines on standard error until one has all of these."""
+    """Reads standard error up to a line that contains all texts. Returns the lines."""
     lines = []
     for _, line in zip(range(100 * SLOW), process.stderr):
         lines.append(line)
@@ -275,7 +276,7 @@ def children_of(process):
 
 
 def answered(lines):
-    """By the lines of the seconds."""
+    """The number of answers in the progress lines."""
     return sum(int(line.split("s", 1)[1].split()[0]) for line in lines if "calls/s" in line and "answered/s" not in line)
 
 
@@ -294,17 +295,17 @@ def test_ctrl_c_reports_what_was_measured(served):
     assert report["answers"] > 0 and report["span_s"] < 1000
 
 
-def test_answers_after_ctrl_c_are_of_no_rate():
-    """The daemon is stopped when the signal comes: all that is in flight is answered later."""
-    daemon, flying = Daemon(model="synthetic:tiny"), 64
-    process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h", "--concurrency", str(flying), "--tokens", "128")
+def test_answers_after_ctrl_c_do_not_count_for_the_rate():
+    """The daemon is suspended before the signal, so that all calls in flight are answered after it."""
+    daemon, in_flight = Daemon(model="synthetic:tiny"), 64
+    process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h", "--concurrency", str(in_flight), "--tokens", "128")
     try:
         lines = wait_line(process, "calls/s")
         daemon.signal(signal.SIGSTOP)
-        lines += wait_line(process, "  0 calls/s", f" {flying} in flight")
+        lines += wait_line(process, "  0 calls/s", f" {in_flight} in flight")
         process.send_signal(signal.SIGINT)
-        for _ in range(2):  # a second and more, in which it is seen
-            lines += wait_line(process, "  0 calls/s", f" {flying} in flight")
+        for _ in range(2):  # more than a second, so that the client sees the signal
+            lines += wait_line(process, "  0 calls/s", f" {in_flight} in flight")
         daemon.signal(signal.SIGCONT)
         report = interrupted_report(process, HELD, INVALID)
         assert report["answers"] == report["calls"] and round(report["calls_per_s"] * report["span_s"]) <= answered(lines)
@@ -316,14 +317,14 @@ def test_answers_after_ctrl_c_are_of_no_rate():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_after_the_timeout_is_none(stream):
-    """The daemon is stopped for longer than that; what it finds unread then, it answers."""
+def test_an_answer_after_the_timeout_does_not_count(stream):
+    """The daemon is suspended for longer than the timeout, and then answers the requests that it finds."""
     daemon, timeout = Daemon(model="synthetic:tiny"), 2 * SLOW
     process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h", "--concurrency", "8", *["--stream"] * stream,
                       timeout=timeout)
     try:
         lines = []
-        while answered(lines) < 2 * 8:  # those in flight are of the measured time
+        while answered(lines) < 2 * 8:  # then the calls in flight belong to the measured time
             lines += wait_line(process, "calls/s")
         daemon.signal(signal.SIGSTOP)
         time.sleep(timeout + 1)
@@ -340,7 +341,7 @@ def test_an_answer_after_the_timeout_is_none(stream):
         daemon.stop()
 
 
-def test_a_second_ctrl_c_waits_for_no_answer():
+def test_a_second_ctrl_c_does_not_wait_for_answers():
     daemon = Daemon(model="synthetic:tiny")
     process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h")
     try:
@@ -348,7 +349,7 @@ def test_a_second_ctrl_c_waits_for_no_answer():
         daemon.signal(signal.SIGSTOP)
         wait_line(process, "  0 calls/s", " 1 in flight")
         process.send_signal(signal.SIGINT)
-        for _ in range(2):  # a second and more, in which it is seen
+        for _ in range(2):  # more than a second, so that the client sees the signal
             wait_line(process, "  0 calls/s", " 1 in flight")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60 * SLOW)
@@ -370,7 +371,7 @@ def test_ctrl_c_counts_the_time_after_the_last_call_too(served):
 
 
 @pytest.mark.parametrize("end", (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
-def test_an_end_in_the_warm_up_has_nothing_to_report_and_leaves_what_was_saved(served, tmp_path, end):
+def test_a_signal_in_the_warm_up_reports_nothing_and_keeps_the_saved_file(served, tmp_path, end):
     kept = tmp_path / "kept.json"
     kept.write_text("old")
     process = started(f"unix:{served.socket}", "--json", "--duration", "60s", "--save", str(kept), warmup="60s")
@@ -381,7 +382,7 @@ def test_an_end_in_the_warm_up_has_nothing_to_report_and_leaves_what_was_saved(s
     assert list(tmp_path.iterdir()) == [kept] and kept.read_text() == "old"
 
 
-def test_a_hangup_that_is_ignored_ends_nothing(served, tmp_path):
+def test_an_ignored_sighup_does_not_end_the_run(served, tmp_path):
     process = started(f"unix:{served.socket}", "--json", "--duration", "2s", warmup="0", prefix=("nohup",))
     wait_line(process, "1 s ")
     process.send_signal(signal.SIGHUP)
@@ -402,14 +403,14 @@ def test_find_max_shows_each_step_and_its_rate_holds(served, tmp_path):
     assert done.stderr.count("answered/s") == len(steps) == len(list(csv.DictReader(open(tmp_path / "steps.csv"))))
 
 
-def test_find_max_says_when_nothing_holds(served):
+def test_find_max_reports_that_no_rate_held(served):
     done = bench(f"unix:{served.socket}", "--find-max", "--slo", "p50=1us", "--rate", 1, "--duration", "50ms", "--warmup", "0",
                  "--pool", 8)
     assert done.returncode in (WORSE, INVALID) and "no rate held p50=1us" in done.stdout, (done.stdout, done.stderr)
 
 
-def test_find_max_comes_down_to_a_step_without_a_call_which_says_nothing_of_the_client(served):
-    """--lag-limit 100% leaves no lag that is the client's; on a busy machine calls may still not leave."""
+def test_find_max_ends_at_a_step_without_calls_which_does_not_blame_the_client(served):
+    """With --lag-limit 100% no lag counts against the client. On a busy machine it may still fail to send calls."""
     done = bench(f"unix:{served.socket}", "--find-max", "--slo", "p50=1us", "--rate", 200, "--duration", "100ms", "--warmup", "0",
                  "--pool", 8, "--lag-limit", "100%", "--json")
     report = report_of(done, WORSE, INVALID)
@@ -423,10 +424,10 @@ def test_find_max_comes_down_to_a_step_without_a_call_which_says_nothing_of_the_
 SEARCH = ("--find-max", "--slo", "p50=30s", "--rate", "20", "--duration", "3s")
 
 
-def test_a_search_that_is_interrupted_has_the_figures_of_the_rate_that_held(served):
+def test_an_interrupted_search_reports_the_best_rate_that_held(served):
     process = started(f"unix:{served.socket}", "--json", *SEARCH)
     wait_line(process, "held")
-    wait_line(process, "1 s ")  # of the next step
+    wait_line(process, "1 s ")  # a line of the next step
     process.send_signal(signal.SIGINT)
     report = interrupted_report(process, INVALID)
     best = report["find_max"]["steps"][-1]
@@ -435,7 +436,7 @@ def test_a_search_that_is_interrupted_has_the_figures_of_the_rate_that_held(serv
     assert "interrupted" in report["verdict"]["why"]
 
 
-def test_a_search_that_is_interrupted_in_its_first_step_has_judged_none(served):
+def test_a_search_interrupted_in_its_first_step_has_no_steps(served):
     process = started(f"unix:{served.socket}", "--json", *SEARCH)
     wait_line(process, "1 s ")
     process.send_signal(signal.SIGINT)
@@ -470,7 +471,7 @@ def changed(report, changes):
 
 @pytest.fixture
 def compared(saved, tmp_path):
-    """Compares the saved run, and changes of it: `before` of both, the others of the second alone."""
+    """compare(*arguments, before, **changes) compares the saved run with a changed copy. `before` changes both; `changes` only the second."""
     def compare(*arguments, before={}, **changes):
         report = changed(json.loads(saved.read_text()), before)
         (tmp_path / "before.json").write_text(json.dumps(report))
@@ -479,7 +480,7 @@ def compared(saved, tmp_path):
     return compare
 
 
-def test_comparing_exits_by_what_changed(compared):
+def test_the_exit_status_of_a_comparison_tells_regressions(compared):
     assert compared().returncode == HELD
     assert compared(calls_per_s=lambda x: 0.97 * x).returncode == HELD
     slower = compared(calls_per_s=lambda x: 0.9 * x)
@@ -521,7 +522,7 @@ def test_searches_are_compared_by_the_rates_that_held(compared):
         assert other.returncode == DATA and cause in other.stderr, (other.returncode, other.stderr)
 
 
-def test_loads_that_differ_and_files_that_are_none_are_not_compared(compared, saved, tmp_path):
+def test_different_loads_and_invalid_files_are_not_compared(compared, saved, tmp_path):
     other = compared(load__tokens="7")
     assert other.returncode == DATA and "load.tokens differs" in other.stderr
     assert compared(load__seed=99).returncode == HELD
@@ -540,25 +541,25 @@ def test_loads_that_differ_and_files_that_are_none_are_not_compared(compared, sa
 # ---- files
 
 
-def test_a_file_that_takes_nothing_costs_no_report(run):
+def test_a_full_disk_does_not_lose_the_report(run):
     report = run("--concurrency", 1, "--save", "/dev/full", codes=(DATA,))
     assert report["answers"] > 0
     report = run("--concurrency", 1, "--csv", "/dev/full", codes=(DATA,))
     assert report["answers"] > 0
 
 
-def test_files_are_replaced_whole_or_not_at_all(served, tmp_path):
-    """The daemon is stopped: the run is interrupted before it has called."""
+def test_files_are_replaced_atomically(served, tmp_path):
+    """The daemon is suspended, so that the run is interrupted before its first call."""
     daemon, kept = Daemon(model="synthetic:tiny"), tmp_path / "kept.json"
     kept.write_text("old")
     daemon.signal(signal.SIGSTOP)
     process = started(f"unix:{daemon.socket}", "--json", "--save", str(kept), "--csv", str(tmp_path / "new.csv"))
     try:
         deadline = time.monotonic() + 60 * SLOW
-        while not children_of(process):  # what asks
+        while not children_of(process):  # the client processes have started
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
-        assert len(list(tmp_path.iterdir())) == 3  # with those that are written
+        assert len(list(tmp_path.iterdir())) == 3  # the old file and two temporary files
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60 * SLOW)
         assert process.returncode == INTERRUPTED and json.loads(out)["error"]["reason"] == "CANCELLED", (process.returncode, out, err)
@@ -570,7 +571,7 @@ def test_files_are_replaced_whole_or_not_at_all(served, tmp_path):
         daemon.stop()
 
 
-def test_a_reader_that_leaves_costs_no_file(served, tmp_path):
+def test_a_closed_pipe_on_standard_output_does_not_lose_the_files(served, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     kept, steps = tmp_path / "kept.json", tmp_path / "steps.csv"
@@ -583,7 +584,7 @@ def test_a_reader_that_leaves_costs_no_file(served, tmp_path):
     assert json.loads(kept.read_text())["answers"] > 0 and len(list(csv.DictReader(open(steps)))) == 1
 
 
-def test_what_was_found_is_kept_before_a_reader_that_does_not_read_is_waited_for(served, tmp_path):
+def test_files_are_written_before_output_to_a_full_pipe(served, tmp_path):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
@@ -608,7 +609,7 @@ def test_what_was_found_is_kept_before_a_reader_that_does_not_read_is_waited_for
 
 
 @pytest.mark.parametrize("closed", ("1>&-", "2>&-", "0<&- 1>&- 2>&-"))
-def test_what_is_printed_goes_into_no_file_where_a_standard_stream_is_closed(closed, served, tmp_path):
+def test_closed_standard_streams_do_not_redirect_output_into_files(closed, served, tmp_path):
     script = f'"$@" --warmup 0 --duration 1500ms --pool 8 --save {tmp_path}/kept.json --csv {tmp_path}/steps.csv {closed}'
     done = subprocess.run(["sh", "-c", script, "sh", str(BIN / "expertctl"), "--address", f"unix:{served.socket}", "bench"],
                           env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * SLOW, check=False)
@@ -617,8 +618,8 @@ def test_what_is_printed_goes_into_no_file_where_a_standard_stream_is_closed(clo
     assert [row["wrong"] for row in csv.DictReader(open(tmp_path / "steps.csv"))] == ["0"]
 
 
-def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
-    """What it held stays."""
+def test_saving_to_standard_output_appends_the_report_to_the_table(served, tmp_path):
+    """The file's earlier content stays."""
     log = tmp_path / "log"
     for path in ("/dev/stdout", log):
         log.write_text("before\n")
@@ -632,7 +633,7 @@ def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
         assert list(tmp_path.iterdir()) == [log]
 
 
-def test_a_pipe_that_nobody_reads_is_waited_for_before_any_file_is_begun(served, tmp_path):
+def test_a_fifo_without_a_reader_blocks_before_any_file_is_written(served, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     process = started(f"unix:{served.socket}", "--csv", str(tmp_path / "steps.csv"), "--save", str(pipe))
@@ -650,7 +651,7 @@ def test_a_pipe_that_nobody_reads_is_waited_for_before_any_file_is_begun(served,
         process.communicate()
 
 
-def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
+def test_a_search_reports_its_steps_after_the_daemon_is_killed(tmp_path):
     daemon = Daemon(model="synthetic:tiny")
     process = started(f"unix:{daemon.socket}", "--json", *SEARCH, "--csv", str(tmp_path / "steps.csv"))
     try:
@@ -665,10 +666,10 @@ def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
     assert len(steps) == len(report["find_max"]["steps"]) >= 1 and steps[0]["outcome"] == "held"
 
 
-# ---- what is refused
+# ---- refused options
 
 
-def test_what_cannot_be_asked_is_refused_before_the_load(served, tmp_path):
+def test_invalid_options_are_refused_before_the_load(served, tmp_path):
     address = f"unix:{served.socket}"
     (tmp_path / "trace").write_text(f"0 {LAYER} 1\n0.1 99 1\n")
     for arguments, code, cause in (

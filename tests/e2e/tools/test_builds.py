@@ -1,4 +1,4 @@
-"""tests/bench/builds: two builds in turns. Here a build beside itself, beside one that computes something else, and what is refused."""
+"""tests/bench/builds, which runs two builds alternately: a build compared with itself, with one that computes something else, and errors."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def run(*arguments):
     return subprocess.run([sys.executable, RUN, *map(str, arguments)], capture_output=True, text=True, timeout=120 * SLOW)
 
 
-def test_a_build_beside_itself_has_its_bits():
+def test_a_build_compared_with_itself_has_equal_bits():
     done = run("--before", BUILD, "--after", BUILD, "--shape", "tiny", "--dtype", "bf16,f32,i8,mxfp4,nvfp4,mxfp8,int4-32,int8-32", "--seconds",
                "0.1", "--threads", "1", "--json")
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def other_build(folder, body):
     return folder
 
 
-def test_bits_that_differ_are_told_and_fail(tmp_path):
+def test_different_bits_are_reported_and_fail(tmp_path):
     other = other_build(tmp_path, """
         print("ready", flush=True)
         for line in sys.stdin:
@@ -75,7 +75,7 @@ def test_a_build_that_ends_is_named(tmp_path):
     (("--before", "no-such-commit"), ("no-such-commit", "neither a folder nor a commit")),
     (("--before", BUILD, "--after", ROOT / "tests"), ("tests/bin/peer-ours is not there", "build it first")),
 ])
-def test_run_refuses_with_the_mend(arguments, words):
+def test_run_names_the_cause_and_the_remedy(arguments, words):
     done = run(*arguments)
     assert done.returncode == 1
     assert all(word in done.stderr for word in words), done.stderr

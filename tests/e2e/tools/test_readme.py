@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to type works."""
+"""The README's commands and examples work as written."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from harness.paths import BIN, ROOT, SLOW
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_python_example_runs_as_it_stands(served, tmp_path):
+def test_the_python_example_runs_as_written(served, tmp_path):
     generate = re.search(r"python3 (-m grpc_tools\.protoc .*)", README).group(1).split()
     generate[generate.index("proto")] = str(ROOT / "proto")
     subprocess.run([sys.executable, *generate], cwd=tmp_path, check=True, timeout=60)
@@ -34,7 +34,7 @@ def test_the_expertctl_commands_are_accepted(served, tmp_path):
         assert done.returncode == 0, (line, done.stderr)
 
 
-def test_every_option_and_path_it_names_is_there():
+def test_every_option_and_path_in_the_readme_exists():
     programs = [("expertd", "--help"), ("expertctl", "--help"), ("expertd-bench", "kernels", "--help")]
     scripts = ["tests/bench/peers/run", "tests/bench/service_cost/run", "tests/bench/overload", "tests/soak/run"]
     commands = [[sys.executable, ROOT / script] for script in scripts] + [[ROOT / "deploy/install-deps"]]

@@ -1,4 +1,4 @@
-"""expertctl top: what it shows is what passed."""
+"""expertctl top: its figures agree with the daemon's load."""
 
 import contextlib
 import itertools
@@ -40,7 +40,7 @@ def ask(client, tokens, expert):
 
 
 class Load:
-    """So many calls of a few tokens to one expert while the block runs."""
+    """Calls with `tokens` tokens to one expert, one after the other, until the `with` block ends."""
 
     def __init__(self, daemon, tokens, expert):
         self.daemon, self.tokens, self.expert = daemon, tokens, expert
@@ -67,11 +67,11 @@ def test_an_idle_daemon_shows_zeros_and_its_memory(daemon):
     assert shown["calls_per_s"] == shown["tokens_per_s"] == shown["refused_per_s"] == shown["latency_us"]["p99"] == 0
     assert shown["resident_bytes"] > shown["weights_bytes"] > 0 and shown["threads"] > 2 and shown["fds"] > 5
     assert [shard["shard"] for shard in shown["shards"]] == list(range(SHARDS))
-    assert sum(shard["experts"] for shard in shown["shards"]) == 4 * EXPERTS  # layers
+    assert sum(shard["experts"] for shard in shown["shards"]) == 4 * EXPERTS  # in 4 layers
     assert all(shard["rows_per_s"] == shard["load"] == 0 for shard in shown["shards"])
 
 
-def test_a_load_is_shown_with_the_shard_that_bears_it(daemon):
+def test_a_load_is_shown_with_its_shard(daemon):
     with Load(daemon, tokens=5, expert=EXPERTS - 1):
         done = top(daemon, "--once", "--interval", str(0.5 * SLOW), "--json")
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_a_load_is_shown_with_the_shard_that_bears_it(daemon):
     assert shown["shards"][-1]["rows_per_s"] == pytest.approx(shown["tokens_per_s"], rel=0.5)
 
 
-def test_the_table_says_the_same(daemon):
+def test_the_table_shows_the_same_figures(daemon):
     with Load(daemon, tokens=5, expert=0):
         done = top(daemon, "--once", "--interval", str(0.2 * SLOW))
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_the_table_says_the_same(daemon):
     assert lines[-SHARDS].split()[0] == "0" and lines[-SHARDS].split()[3] == "3.00"
 
 
-def test_it_goes_on_with_a_line_per_look_until_it_is_interrupted(daemon):
+def test_it_prints_a_line_per_interval_until_it_is_interrupted(daemon):
     process = subprocess.Popen([BIN / "expertctl", "--address", f"unix:{daemon.socket}", "top", "--http", daemon.http, "--json",
                                 "--interval", "0.05"], stdout=subprocess.PIPE, text=True, env=clean_environment())
     with admin_of(daemon) as admin:
@@ -108,7 +108,7 @@ def test_it_goes_on_with_a_line_per_look_until_it_is_interrupted(daemon):
     process.communicate()
 
 
-def test_what_is_not_there_is_named(daemon):
+def test_a_missing_daemon_or_page_is_named(daemon):
     done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "top", "--once", "--http", "127.0.0.1:1")
     assert done.returncode == UNREACHABLE and "127.0.0.1:1" in done.stderr and "--http" in done.stderr
     done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "top", "--once", "--http", daemon.tcp)
@@ -117,7 +117,7 @@ def test_what_is_not_there_is_named(daemon):
 
 
 class Page:
-    """An HTTP server of one answer: its head, then its body in pieces, one after each pause."""
+    """An HTTP server that sends one answer: the head, then the pieces of the body with a pause before each."""
 
     def __init__(self, pieces, pause=0.0):
         self.pieces, self.pause, self.asked, self.ended = pieces, pause, threading.Event(), threading.Event()
@@ -137,7 +137,7 @@ class Page:
                         peer.sendall(piece)
                         if self.ended.wait(self.pause):
                             break
-            except OSError:  # it went away, or this ends
+            except OSError:  # the client disconnected, or this server was closed
                 pass
 
     def __enter__(self):
@@ -150,15 +150,15 @@ class Page:
         self.socket.close()
 
 
-def test_a_page_that_drips_is_waited_for_no_longer_than_the_timeout(daemon):
+def test_a_slow_page_ends_at_the_timeout(daemon):
     with Page(itertools.repeat(b"#"), pause=0.1) as page:
         done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "--timeout", 1, "top", "--once", "--http", page.http)
     assert done.returncode == UNREACHABLE and page.http in done.stderr and "1 s" in done.stderr, (done.returncode, done.stderr)
 
 
-def test_nobody_who_takes_the_connection_is_waited_for_no_longer_than_the_timeout(daemon):
+def test_a_connection_that_is_not_accepted_ends_at_the_timeout(daemon):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
-        for _ in range(4):  # the queue's, and one more that it is not told of
+        for _ in range(4):  # fills the backlog, which holds one more than its limit
             peer = waiting.enter_context(socket.socket())
             peer.setblocking(False)
             peer.connect_ex(full.getsockname())
@@ -167,8 +167,8 @@ def test_nobody_who_takes_the_connection_is_waited_for_no_longer_than_the_timeou
     assert done.returncode == UNREACHABLE and "timed out" in done.stderr, (done.returncode, done.stderr)
 
 
-def test_a_client_that_was_stopped_and_goes_on_gets_its_page(daemon):
-    """Calls with a limit of the socket's own would end with EINTR."""
+def test_a_client_that_was_suspended_gets_its_page(daemon):
+    """Socket calls with a socket timeout would fail with EINTR."""
     with Page([b"expertd_ready 1\n", b"expertd_build_info{} 1\n"], pause=1) as page:
         process = subprocess.Popen([str(BIN / "expertctl"), "--address", f"unix:{daemon.socket}", "top", "--once", "--interval", "0.05",
                                     "--http", page.http], env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -180,7 +180,7 @@ def test_a_client_that_was_stopped_and_goes_on_gets_its_page(daemon):
     assert process.returncode == 0 and b"ready" in out, err
 
 
-def test_labels_do_nothing_to_the_terminal(daemon):
+def test_control_characters_in_labels_do_not_reach_the_terminal(daemon):
     labels = rb'version="1' + b"\x1b]0;X\x07" + rb'",model="a\"b\n"'
     with Page([b"expertd_ready 1\nexpertd_build_info{" + labels + b"} 1\n"]) as page:
         top = ("expertctl", "--address", f"unix:{daemon.socket}", "top", "--once", "--interval", 0.05, "--http", page.http)

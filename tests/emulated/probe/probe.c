@@ -1,8 +1,8 @@
-// What the emulator must get right for the tests on it to mean something; tests/emulated/run runs it in each of these ways:
-//   past-the-end   reads a byte where there is no memory: must die of it
-//   one-tile       multiplies a tile with itself, which is undefined: must die of it
-//   tiles          products of tiles that are not whole, against loops in plain C
-//   threads        two threads hand a number back and forth, asleep in between; one waits for nothing, for some time
+// Tests of the emulator itself. tests/emulated/run runs each mode and checks the exit status:
+//   past-the-end   reads a byte where no memory is mapped: must end with SIGSEGV
+//   one-tile       multiplies a tile by itself, which is undefined: must end with SIGILL
+//   tiles          compares products of partly filled tiles with plain C loops
+//   threads        two threads take turns with a condition variable; then a timed wait must time out
 #include <errno.h>
 #include <immintrin.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ static void fill(void *to, size_t bytes, unsigned step) {
 
 __attribute__((target("amx-tile,amx-bf16,amx-int8"))) static int tiles(void) {
     static int8_t a[M][4 * K], b[K][4 * N];
-    static int32_t sums[M][16], want[M][16]; // rows of a tile, and what lies beside them
+    static int32_t sums[M][16], want[M][16]; // a tile's rows, and bytes beside them that must not change
     fill(a, sizeof a, 37);
     fill(b, sizeof b, 91);
     for (int m = 0; m < M; m++) {
@@ -113,12 +113,12 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(void);
-    } WAYS[] = {{"past-the-end", past_the_end}, {"one-tile", one_tile}, {"tiles", tiles}, {"threads", threads}};
-    for (size_t i = 0; argc == 2 && i < sizeof WAYS / sizeof *WAYS; i++) {
-        if (strcmp(argv[1], WAYS[i].name) == 0) {
-            return WAYS[i].run();
+    } MODES[] = {{"past-the-end", past_the_end}, {"one-tile", one_tile}, {"tiles", tiles}, {"threads", threads}};
+    for (size_t i = 0; argc == 2 && i < sizeof MODES / sizeof *MODES; i++) {
+        if (strcmp(argv[1], MODES[i].name) == 0) {
+            return MODES[i].run();
         }
     }
-    fprintf(stderr, "emulated-probe: unknown way\n");
+    fprintf(stderr, "emulated-probe: unknown mode; modes: past-the-end, one-tile, tiles, threads\n");
     return 64;
 }

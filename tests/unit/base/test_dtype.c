@@ -1,4 +1,4 @@
-// Conversions between element types: every code of the narrow ones, and the roundings of the wide.
+// Conversions between element types: every code of the narrow types, and rounding from the wide ones.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static void bf16_codes_survive_the_round_trip(void **state) {
     }
 }
 
-// The value of an f16 code by its definition.
+// The value of an f16 code, computed from the definition.
 static double f16_value(uint32_t code) {
     int exponent = (int)(code >> 10 & 31);
     double fraction = (double)(code & 0x3ff) / 1024;
@@ -48,7 +48,7 @@ static void f16_codes_have_their_value_and_survive_the_round_trip(void **state) 
     }
 }
 
-// Between neighbours: halfway goes to the even one, a hair beside it to the nearer. f16 has 13 bits less than f32.
+// Between two neighbours: a tie rounds to even, any other value to the nearer one. f16 has 13 bits less than f32.
 static void f16_rounds_to_nearest_even_also_in_its_subnormals(void **state) {
     (void)state;
     for (uint32_t code = 0; code < 0x7bff; code++) {
@@ -83,7 +83,7 @@ static void bf16_rounds_to_nearest_even_also_in_its_subnormals(void **state) {
     assert_int_equal(expertd_bf16_from_f32(-0.0f), 0x8000);
 }
 
-// The code of a narrow dtype that is nearest to the value; of two, the even one.
+// The code of a narrow dtype nearest to the value; a tie rounds to even.
 static uint16_t nearest_code(double value, enum expertd_dtype dtype, uint16_t guess) {
     double best = INFINITY;
     uint16_t code = 0;
@@ -103,18 +103,18 @@ static void integers_are_rounded_once(void **state) {
     uint32_t seed = 1;
     for (unsigned i = 0; i < 2000000; i++) {
         seed = seed * 1664525u + 1013904223u;
-        uint32_t shape = i % 31 < 24 ? seed : seed & (0xffff8000u | seed >> 27); // ties of bf16 and their neighbours among them
+        uint32_t shape = i % 31 < 24 ? seed : seed & (0xffff8000u | seed >> 27); // includes ties of bf16 and their neighbours
         int32_t value = (int32_t)shape >> i % 23;
         assert_true(expertd_f32_from_i32(value, EXPERTD_DTYPE_F32) == (float)value);
         uint16_t bf16 = expertd_bf16_from_f32(expertd_f32_from_i32(value, EXPERTD_DTYPE_BF16)),
                  f16 = expertd_f16_from_f32(expertd_f32_from_i32(value, EXPERTD_DTYPE_F16));
         assert_int_equal(bf16, nearest_code(value, EXPERTD_DTYPE_BF16, bf16));
-        if (abs(value >> 1) < 65520 / 2) { // else it is Inf
+        if (abs(value >> 1) < 65520 / 2) { // otherwise it is Inf
             assert_int_equal(f16, nearest_code(value, EXPERTD_DTYPE_F16, f16));
         }
     }
     assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32((1 << 30) + (1 << 22) + 1, EXPERTD_DTYPE_BF16)),
-                     0x4e81); // a tie but for its last bit
+                     0x4e81); // a tie except for the last bit
     assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32(-(1 << 30) - (1 << 22) - 1, EXPERTD_DTYPE_BF16)), 0xce81);
     assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32(INT32_MIN, EXPERTD_DTYPE_BF16)), 0xcf00);
     assert_int_equal(expertd_f16_from_f32(expertd_f32_from_i32(INT32_MAX, EXPERTD_DTYPE_F16)), 0x7c00);
@@ -164,14 +164,14 @@ static void arrays_convert_at_any_alignment(void **state) {
     for (size_t t = 0; t < sizeof TYPES / sizeof *TYPES; t++) {
         for (size_t shift = 0; shift < 4; shift++) {
             size_t bytes = COUNT * expertd_dtype_size(TYPES[t]);
-            uint8_t *memory = malloc(bytes + shift); // exactly so long
+            uint8_t *memory = malloc(bytes + shift); // exactly this length
             expertd_dtype_narrow(values, COUNT, TYPES[t], memory + shift);
             expertd_dtype_widen(TYPES[t], memory + shift, COUNT, back);
             assert_memory_equal(values, back, sizeof values);
             free(memory);
         }
     }
-    expertd_dtype_widen(EXPERTD_DTYPE_BF16, NULL, 0, NULL); // nothing to do is legal
+    expertd_dtype_widen(EXPERTD_DTYPE_BF16, NULL, 0, NULL); // zero elements are legal
     expertd_dtype_narrow(NULL, 0, EXPERTD_DTYPE_BF16, NULL);
 }
 
@@ -183,7 +183,7 @@ static void names_find_their_types_and_only_theirs(void **state) {
         assert_true(expertd_dtype_size((enum expertd_dtype)d) > 0);
     }
     assert_int_equal(expertd_dtype_from_name("BF16x", 5), EXPERTD_DTYPE_NONE);
-    assert_int_equal(expertd_dtype_from_name("BF16x", 4), EXPERTD_DTYPE_BF16); // a length, not a terminator
+    assert_int_equal(expertd_dtype_from_name("BF16x", 4), EXPERTD_DTYPE_BF16); // the length counts, not a terminator
     assert_int_equal(expertd_dtype_from_name("bf16", 4), EXPERTD_DTYPE_NONE);
     assert_int_equal(expertd_dtype_from_name("", 0), EXPERTD_DTYPE_NONE);
     assert_string_equal(expertd_dtype_name(EXPERTD_DTYPE_NONE), "?");

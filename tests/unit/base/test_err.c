@@ -24,7 +24,7 @@ static FALLIBLE pass_on_in(const char *place) {
     return OK;
 }
 
-static void failure_keeps_code_field_and_message_on_the_way_up(void **state) {
+static void failure_keeps_code_field_and_message(void **state) {
     (void)state;
     err_t e = pass_on("[1, 2]");
     assert_true(err_is(e));
@@ -51,7 +51,7 @@ static void message_may_be_made_of_the_last_message(void **state) {
     assert_string_equal(expertd_err_field(), "");
 }
 
-static void long_messages_and_fields_are_cut_not_overrun(void **state) {
+static void long_messages_and_fields_are_truncated(void **state) {
     (void)state;
     char text[4 * EXPERTD_ERR_MESSAGE_MAX];
     memset(text, 'x', sizeof text);
@@ -60,7 +60,7 @@ static void long_messages_and_fields_are_cut_not_overrun(void **state) {
     assert_int_equal(strlen(expertd_err_message()), EXPERTD_ERR_MESSAGE_MAX - 1);
     assert_int_equal(strlen(expertd_err_field()), EXPERTD_ERR_FIELD_MAX - 1);
     for (size_t length = EXPERTD_ERR_MESSAGE_MAX - 8; length < EXPERTD_ERR_MESSAGE_MAX + 8;
-         length++) { // context of every length about the end
+         length++) { // contexts of every length near the limit
         (void)err_record(EXPERTD_ERR_IO, NULL, "message");
         (void)err_context((err_t){EXPERTD_ERR_IO}, "%.*s", (int)length, text);
         assert_true(strlen(expertd_err_message()) < EXPERTD_ERR_MESSAGE_MAX);
@@ -85,7 +85,7 @@ static void *fail_elsewhere(void *argument) {
     return NULL;
 }
 
-static void threads_do_not_see_each_others_messages(void **state) {
+static void messages_are_per_thread(void **state) {
     (void)state;
     (void)err_record(EXPERTD_ERR_IO, "here", "mine");
     pthread_t thread;
@@ -95,7 +95,7 @@ static void threads_do_not_see_each_others_messages(void **state) {
     assert_string_equal(expertd_err_field(), "here");
 }
 
-static void every_code_has_a_name_of_its_own_and_an_exit_code(void **state) {
+static void every_code_has_a_unique_name_and_an_exit_code(void **state) {
     (void)state;
     for (int code = 0; code < EXPERTD_ERR_CODE_COUNT; code++) {
         assert_non_null(expertd_err_name((enum expertd_err_code)code));
@@ -115,13 +115,10 @@ static void every_code_has_a_name_of_its_own_and_an_exit_code(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failure_keeps_code_field_and_message_on_the_way_up),
-        cmocka_unit_test(context_goes_before_the_message),
-        cmocka_unit_test(message_may_be_made_of_the_last_message),
-        cmocka_unit_test(long_messages_and_fields_are_cut_not_overrun),
-        cmocka_unit_test(saved_error_outlives_the_next_failure),
-        cmocka_unit_test(threads_do_not_see_each_others_messages),
-        cmocka_unit_test(every_code_has_a_name_of_its_own_and_an_exit_code),
+        cmocka_unit_test(failure_keeps_code_field_and_message),          cmocka_unit_test(context_goes_before_the_message),
+        cmocka_unit_test(message_may_be_made_of_the_last_message),       cmocka_unit_test(long_messages_and_fields_are_truncated),
+        cmocka_unit_test(saved_error_outlives_the_next_failure),         cmocka_unit_test(messages_are_per_thread),
+        cmocka_unit_test(every_code_has_a_unique_name_and_an_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ static err_t skip_all(const char *text) {
     return json_reader_end(&reader);
 }
 
-static void values_of_every_kind_are_passed_over(void **state) {
+static void values_of_every_kind_are_skipped(void **state) {
     (void)state;
     static const char *const GOOD[] = {
         "0",
@@ -45,7 +45,7 @@ static void values_of_every_kind_are_passed_over(void **state) {
     }
 }
 
-static void what_is_no_json_is_refused(void **state) {
+static void invalid_json_is_refused(void **state) {
     (void)state;
     static const char *const BAD[] = {
         "",
@@ -106,11 +106,11 @@ static void nesting_is_bounded(void **state) {
     char text[2 * 65 + 1] = "";
     memset(text, '[', 64);
     memset(text + 64, ']', 64);
-    assert_false(err_is(skip_all(text))); // 64 deep, the innermost empty
+    assert_false(err_is(skip_all(text))); // 64 levels, the innermost empty
     memset(text, '[', 66);
     memset(text + 66, ']', 64);
     assert_true(err_is(skip_all(text)));
-    assert_non_null(strstr(expertd_err_message(), "nested"));
+    assert_non_null(strstr(expertd_err_message(), "levels of nesting"));
 }
 
 static void a_text_without_terminator_is_not_read_past(void **state) {
@@ -118,7 +118,7 @@ static void a_text_without_terminator_is_not_read_past(void **state) {
     static const char *const CUT[] = {"\"abc", "\"\\", "\"\\u00", "\"\xc3", "12", "tru", "{\"a\":", "\"\\ud800\\u", "1.", "-"};
     for (size_t i = 0; i < sizeof CUT / sizeof *CUT; i++) {
         size_t length = strlen(CUT[i]);
-        char *exact = malloc(length); // the sanitizer sees a byte read too many
+        char *exact = malloc(length); // a sanitizer detects a read past the end
         memcpy(exact, CUT[i], length);
         struct json_reader reader;
         json_reader_init(&reader, exact, length);
@@ -141,7 +141,7 @@ static void an_unescaped_string_never_grows(void **state) {
     free(out);
 }
 
-static void whole_numbers_reach_to_2_to_63(void **state) {
+static void integers_reach_2_to_63(void **state) {
     (void)state;
     uint64_t value;
     struct json_reader reader;
@@ -156,12 +156,12 @@ static void whole_numbers_reach_to_2_to_63(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_every_kind_are_passed_over),
-        cmocka_unit_test(what_is_no_json_is_refused),
+        cmocka_unit_test(values_of_every_kind_are_skipped),
+        cmocka_unit_test(invalid_json_is_refused),
         cmocka_unit_test(nesting_is_bounded),
         cmocka_unit_test(a_text_without_terminator_is_not_read_past),
         cmocka_unit_test(an_unescaped_string_never_grows),
-        cmocka_unit_test(whole_numbers_reach_to_2_to_63),
+        cmocka_unit_test(integers_reach_2_to_63),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// A mapped file that shrinks: a message with its name and exit 65, not a bare crash.
+// A mapped file that shrinks: a message with its name, and exit code 65 instead of a crash.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static int remove_file(void **state) {
     return unlink(path);
 }
 
-// Runs `body` in a child whose standard error comes back as text; returns the wait status.
+// Runs `body` in a child process, returns its standard error in `text` and its wait status.
 static int run_child(void (*body)(void), char *text, size_t bytes) {
     int ends[2], status;
     assert_int_equal(pipe(ends), 0);
@@ -110,7 +110,7 @@ static void read_with_many_threads(void) {
     _exit(2);
 }
 
-static void threads_that_find_it_at_once_say_it_once(void **state) {
+static void threads_that_fault_together_report_once(void **state) {
     char text[4096], expected[512];
     for (int i = 0; i < 20; i++) {
         int status = run_child(read_with_many_threads, text, sizeof text);
@@ -121,7 +121,7 @@ static void threads_that_find_it_at_once_say_it_once(void **state) {
                  "being served\n",
                  path);
         assert_string_equal(text, expected);
-        remove_file(state); // it was cut
+        remove_file(state); // it was truncated
         assert_int_equal(make_file(state), 0);
     }
 }
@@ -131,7 +131,7 @@ static void fault_elsewhere(void) {
         _exit(1);
     }
     raise(SIGBUS);
-    raise(SIGBUS); // the first gave the signal its default back
+    raise(SIGBUS); // the first SIGBUS has restored the default action
     _exit(2);
 }
 
@@ -160,10 +160,10 @@ static void touch_a_closed_file(void) {
     _exit(((volatile const char *)place)[0]); // SIGBUS in a range that is no longer registered
 }
 
-static void a_closed_file_is_not_blamed(void **state) {
+static void a_closed_file_is_not_reported(void **state) {
     (void)state;
     char text[512];
-    assert_int_equal(make_file(NULL), 0); // the other test cut it
+    assert_int_equal(make_file(NULL), 0); // the other test truncated it
     int status = run_child(touch_a_closed_file, text, sizeof text);
     assert_true(WIFSIGNALED(status));
     assert_null(strstr(text, "changed or became unreadable"));
@@ -172,9 +172,9 @@ static void a_closed_file_is_not_blamed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_mapped_file_that_shrinks_is_named_and_ends_with_65, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(threads_that_find_it_at_once_say_it_once, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(threads_that_fault_together_report_once, make_file, remove_file),
         cmocka_unit_test(a_bus_error_elsewhere_keeps_its_default),
-        cmocka_unit_test_teardown(a_closed_file_is_not_blamed, remove_file),
+        cmocka_unit_test_teardown(a_closed_file_is_not_reported, remove_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// What may be shown as it stands, and how the rest is.
+// Printable text, and how the rest is escaped.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static void characters_have_their_lengths(void **state) {
     assert_int_equal(printable_length(""), 0);
 }
 
-static void the_first_byte_that_cannot_be_shown_is_named(void **state) {
+static void the_first_unprintable_byte_is_found(void **state) {
     (void)state;
     static const struct {
         const char *text;
@@ -29,12 +29,12 @@ static void the_first_byte_that_cannot_be_shown_is_named(void **state) {
         {"ab\x01", 2},
         {"\xc3\xa9\x7f", 2},
         {"a\xc2\x9b", 1},         // C1
-        {"a\xe2\x80\xa8", 1},     // a line end
+        {"a\xe2\x80\xa8", 1},     // a line separator
         {"\xef\xbb\xbfmodel", 0}, // a byte order mark
         {"a\xed\xa0\x80", 1},     // half of a surrogate pair
         {"a\xc0\xaf", 1},         // overlong
         {"a\xf4\x90\x80\x80", 1}, // beyond Unicode
-        {"model \xe2\x82", 6},    // cut
+        {"model \xe2\x82", 6},    // truncated
         {"model \xf0\x9f\x98z", 6},
     };
     size_t at;
@@ -46,19 +46,19 @@ static void the_first_byte_that_cannot_be_shown_is_named(void **state) {
     assert_true(printable_is("", &at));
 }
 
-static void what_cannot_be_shown_is_escaped(void **state) {
+static void unprintable_bytes_are_escaped(void **state) {
     (void)state;
     char out[32], small[8];
     assert_string_equal(printable_escape("a\xff\n\\\xc3\xa9", out, sizeof out), "a\\xff\\x0a\\\\\xc3\xa9");
-    assert_string_equal(printable_escape("abc\xff\xff", small, sizeof small), "abc\\xff"); // never a part of one
+    assert_string_equal(printable_escape("abc\xff\xff", small, sizeof small), "abc\\xff"); // never a part of an escape
     assert_string_equal(printable_escape("abcd", small, 1), "");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters_have_their_lengths),
-        cmocka_unit_test(the_first_byte_that_cannot_be_shown_is_named),
-        cmocka_unit_test(what_cannot_be_shown_is_escaped),
+        cmocka_unit_test(the_first_unprintable_byte_is_found),
+        cmocka_unit_test(unprintable_bytes_are_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// What a file that is written does to what lay at its place: a file, a link, a FIFO, a device, a folder, a socket.
+// Writing to a path that is a file, a link, a FIFO, a device, a folder or a socket.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ static void assert_nothing_is_left_beside(const char *path) {
     assert_int_equal(glob(pattern, 0, NULL, &found), GLOB_NOMATCH);
 }
 
-static void a_file_is_replaced_whole(void **state) {
+static void a_file_is_replaced_atomically(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_false(err_is(write_text("kept", "old")));
@@ -77,9 +77,9 @@ static void a_file_is_replaced_whole(void **state) {
     assert_nothing_is_left_beside("kept");
 }
 
-static void an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks(void **state) {
+static void an_old_file_keeps_its_mode_and_a_new_one_obeys_the_umask(void **state) {
     (void)state;
-    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0666}}; // and what comes of it
+    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0666}}; // umask, and the resulting mode
     struct stat status;
     for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS; i++) {
         mode_t before = umask(MASKS[i][0]);
@@ -98,7 +98,7 @@ static void an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks(void **state
 
 enum { MEMBER = 54321, TEAM = 12345, NO_MOUNT = 77 };
 
-// Root's file, of TEAM and of that mode, replaced by MEMBER, who is of TEAM or not.
+// MEMBER, in group TEAM or not, replaces a file of root with group TEAM and this mode.
 static void replace_of_team(mode_t mode, bool is_of_team, struct stat *after) {
     const gid_t team = TEAM, own = MEMBER;
     assert_int_equal(chmod(".", 0777), 0);
@@ -118,7 +118,7 @@ static void replace_of_team(mode_t mode, bool is_of_team, struct stat *after) {
     assert_int_equal(after->st_uid, MEMBER);
 }
 
-static void anothers_file_stays_its_groups_or_no_group_gets_its_rights(void **state) {
+static void group_rights_are_kept_or_reduced(void **state) {
     (void)state;
     struct stat after;
     if (geteuid() != 0) {
@@ -134,17 +134,17 @@ static void anothers_file_stays_its_groups_or_no_group_gets_its_rights(void **st
     assert_int_equal(after.st_mode & 0777, 0644);
 }
 
-// In a process of its own: 0, or what it has not done.
+// Runs in a separate process. Returns 0, or the number of the step that failed.
 static int refuse_mounted(void) {
     struct regular_file_new file;
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || mount("beneath", "mounted", NULL, MS_BIND, NULL) != 0) {
         return NO_MOUNT;
     }
     err_t e = regular_file_begin("mounted", REGULAR_FILE_ONLY, &file);
-    return e.code == EXPERTD_ERR_IO && strstr(expertd_err_message(), "mounted by itself") ? 0 : 1;
+    return e.code == EXPERTD_ERR_IO && strstr(expertd_err_message(), "it is a mount point") ? 0 : 1;
 }
 
-static void a_file_that_is_mounted_is_refused_before_it_is_written(void **state) {
+static void a_mount_point_is_refused_before_writing(void **state) {
     (void)state;
     int status;
     assert_false(err_is(write_text("beneath", "old")));
@@ -163,7 +163,7 @@ static void a_file_that_is_mounted_is_refused_before_it_is_written(void **state)
     assert_nothing_is_left_beside("mounted");
 }
 
-static void a_name_may_be_as_long_as_names_are(void **state) {
+static void a_name_may_have_the_maximum_length(void **state) {
     (void)state;
     char name[NAME_MAX + 1], path[NAME_MAX + 8];
     memset(name, 'n', NAME_MAX);
@@ -175,7 +175,7 @@ static void a_name_may_be_as_long_as_names_are(void **state) {
     assert_holds(name, "new");
 }
 
-static void what_failed_leaves_the_old_file_and_no_other(void **state) {
+static void a_failure_keeps_the_old_file_and_leaves_no_other(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_false(err_is(write_text("kept", "old")));
@@ -185,7 +185,7 @@ static void what_failed_leaves_the_old_file_and_no_other(void **state) {
     assert_nothing_is_left_beside("kept");
 }
 
-static void a_link_stays_and_its_file_is_replaced(void **state) {
+static void a_link_is_kept_and_its_target_is_replaced(void **state) {
     (void)state;
     assert_int_equal(mkdir("far", 0700), 0);
     assert_false(err_is(write_text("far/real", "old")));
@@ -199,7 +199,7 @@ static void a_link_stays_and_its_file_is_replaced(void **state) {
     assert_nothing_is_left_beside("far/real");
 }
 
-static void a_fifo_gets_the_bytes_and_stays(void **state) {
+static void a_fifo_is_written_and_kept(void **state) {
     (void)state;
     char found[8] = "";
     assert_int_equal(mkfifo("pipe", 0600), 0);
@@ -213,17 +213,17 @@ static void a_fifo_gets_the_bytes_and_stays(void **state) {
     assert_nothing_is_left_beside("pipe");
 }
 
-static void a_fifo_is_refused_where_a_file_is_wanted(void **state) {
+static void a_fifo_is_refused_with_file_only(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_int_equal(mkfifo("unread", 0600), 0);
     assert_int_equal(regular_file_begin("unread", REGULAR_FILE_ONLY, &file).code,
-                     EXPERTD_ERR_IO); // a writer would wait for its reader
-    assert_non_null(strstr(expertd_err_message(), "it is no file"));
+                     EXPERTD_ERR_IO); // opening it would wait for a reader
+    assert_non_null(strstr(expertd_err_message(), "it is not a regular file"));
     assert_int_equal(type_of("unread"), S_IFIFO);
 }
 
-static void a_device_stays_one_behind_a_link_too(void **state) {
+static void a_device_is_kept_also_behind_a_link(void **state) {
     (void)state;
     assert_int_equal(symlink("/dev/null", "null"), 0);
     assert_false(err_is(write_text("null", "bytes")));
@@ -245,7 +245,7 @@ static err_t print_around(const char *path, const char *named, const char *print
     return e;
 }
 
-static void a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed(void **state) {
+static void the_file_of_standard_output_is_appended_to(void **state) {
     (void)state;
     static const char *const NAMES[] = {"/dev/stdout", "printed"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -263,16 +263,16 @@ static void refused(const char *path, mode_t type, const char *cause) {
     assert_nothing_is_left_beside(path);
 }
 
-static void what_cannot_be_written_is_left_as_it_is(void **state) {
+static void unsupported_files_are_left_unchanged(void **state) {
     (void)state;
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(mkdir("folder", 0700), 0);
     assert_int_equal(symlink("nowhere", "dangling"), 0);
-    refused("socket", S_IFSOCK, "neither a file nor a pipe");
-    refused("folder", S_IFDIR, "neither a file nor a pipe");
-    refused("dangling", S_IFLNK, "a link to nothing");
+    refused("socket", S_IFSOCK, "neither a regular file nor a pipe");
+    refused("folder", S_IFDIR, "neither a regular file nor a pipe");
+    refused("dangling", S_IFLNK, "a dangling link");
     assert_int_equal(access("nowhere", F_OK), -1);
     assert_int_equal(write_text("no/such/folder", "bytes").code, EXPERTD_ERR_IO);
     close(fd);
@@ -287,13 +287,13 @@ static err_t read_as_nobody(void) {
     return regular_file_read("secret", 100, &bytes, &length);
 }
 
-// What stays so is the file's fault; the mend is named.
-static void what_may_not_be_read_names_who_should(void **state) {
+// A permanent cause is an error of the file, and the message has the remedy.
+static void an_unreadable_file_names_the_user(void **state) {
     (void)state;
     int status;
     assert_false(err_is(write_text("secret", "text")));
     assert_int_equal(chmod("secret", 0), 0);
-    assert_int_equal(chmod(".", 0755), 0); // whom no mode keeps out must not be the one who tries
+    assert_int_equal(chmod(".", 0755), 0); // root may read every file, so the check runs as another user
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -307,19 +307,19 @@ static void what_may_not_be_read_names_who_should(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_replaced_whole),
-        cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks),
-        cmocka_unit_test(anothers_file_stays_its_groups_or_no_group_gets_its_rights),
-        cmocka_unit_test(a_file_that_is_mounted_is_refused_before_it_is_written),
-        cmocka_unit_test(a_name_may_be_as_long_as_names_are),
-        cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
-        cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
-        cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
-        cmocka_unit_test(a_fifo_is_refused_where_a_file_is_wanted),
-        cmocka_unit_test(a_device_stays_one_behind_a_link_too),
-        cmocka_unit_test(a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed),
-        cmocka_unit_test(what_cannot_be_written_is_left_as_it_is),
-        cmocka_unit_test(what_may_not_be_read_names_who_should),
+        cmocka_unit_test(a_file_is_replaced_atomically),
+        cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_obeys_the_umask),
+        cmocka_unit_test(group_rights_are_kept_or_reduced),
+        cmocka_unit_test(a_mount_point_is_refused_before_writing),
+        cmocka_unit_test(a_name_may_have_the_maximum_length),
+        cmocka_unit_test(a_failure_keeps_the_old_file_and_leaves_no_other),
+        cmocka_unit_test(a_link_is_kept_and_its_target_is_replaced),
+        cmocka_unit_test(a_fifo_is_written_and_kept),
+        cmocka_unit_test(a_fifo_is_refused_with_file_only),
+        cmocka_unit_test(a_device_is_kept_also_behind_a_link),
+        cmocka_unit_test(the_file_of_standard_output_is_appended_to),
+        cmocka_unit_test(unsupported_files_are_left_unchanged),
+        cmocka_unit_test(an_unreadable_file_names_the_user),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

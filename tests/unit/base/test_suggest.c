@@ -1,4 +1,4 @@
-// The word that was probably meant.
+// Suggestions for unknown words.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,16 +30,16 @@ static void case_and_dashes_cost_nothing(void **state) {
     assert_string_equal(suggest("json"), "--json");
 }
 
-static void of_two_as_near_the_one_of_like_length_is_meant(void **state) {
+static void of_two_equally_near_words_the_similar_length_wins(void **state) {
     (void)state;
-    assert_string_equal(suggest("--max-que"), "--max-queue"); // both begin so
+    assert_string_equal(suggest("--max-que"), "--max-queue"); // a prefix of both
     assert_string_equal(suggest("max_quue_byte"), "--max-queue-bytes");
 }
 
-static void what_is_not_near_has_no_suggestion(void **state) {
+static void a_distant_word_has_no_suggestion(void **state) {
     (void)state;
     assert_null(suggest("delta-delta"));
-    assert_null(suggest("--wrong")); // nearly as many edits as letters, whatever the dashes
+    assert_null(suggest("--wrong")); // nearly as many edits as letters
     assert_null(suggest("x"));
     assert_null(suggest(""));
     assert_null(suggest("--"));
@@ -59,8 +59,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_few_edits_are_forgiven),
         cmocka_unit_test(case_and_dashes_cost_nothing),
-        cmocka_unit_test(of_two_as_near_the_one_of_like_length_is_meant),
-        cmocka_unit_test(what_is_not_near_has_no_suggestion),
+        cmocka_unit_test(of_two_equally_near_words_the_similar_length_wins),
+        cmocka_unit_test(a_distant_word_has_no_suggestion),
         cmocka_unit_test(only_the_given_bytes_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

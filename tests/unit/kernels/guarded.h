@@ -1,4 +1,4 @@
-// Memory between two pages that fault, at one end or the other, so that the first byte read or written outside it ends the test.
+// Memory next to a page that faults, so that an access one byte past that end stops the test.
 #ifndef EXPERTD_TESTS_UNIT_KERNELS_GUARDED_H
 #define EXPERTD_TESTS_UNIT_KERNELS_GUARDED_H
 
@@ -8,12 +8,12 @@
 #include "kernel_test.h"
 
 struct guarded {
-    void *data; // bytes long; aligned to what its length is a multiple of, or to a page
+    void *data; // at_end: aligned to the greatest power of two that divides its length; else to a page
     void *map;
     size_t map_bytes;
 };
 
-// at_end: the last byte lies before the upper page; else the first one lies behind the lower.
+// at_end: the memory ends at the upper guard page; else it begins at the end of the lower one. guarded_free frees it.
 static inline struct guarded guarded_take(size_t bytes, int at_end) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page;
     struct guarded g = {.map_bytes = inner + 2 * page};

@@ -1,4 +1,5 @@
-// What the kernel tests share: a seeded generator with values where arithmetic is delicate, and comparison by bits.
+// Shared by the kernel tests: a seeded generator of values near rounding, flush and overflow; comparison of bits; loops over the
+// backends of this CPU.
 #ifndef EXPERTD_TESTS_UNIT_KERNELS_KERNEL_TEST_H
 #define EXPERTD_TESTS_UNIT_KERNELS_KERNEL_TEST_H
 
@@ -15,11 +16,11 @@
 
 #include "base/err.h"
 #include "expertd/base/dtype.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "tests/unit/share.h"
 
-// Of so many cases at random, those that there is time for: ThreadSanitizer slows kernels down a hundred times and looks for races,
-// which the first cases have as well as the rest; AddressSanitizer ten times, and bits are held to the twins' by other builds.
+// The number of random cases to run of `count`. ThreadSanitizer slows kernels down a hundred times, AddressSanitizer ten times.
+// Both look for races and bad accesses, which the first cases show as well; other builds run all cases and compare their bits.
 #if defined(__SANITIZE_THREAD__)
 #define CASES_OF(count) (((count) + 9) / 10)
 #elif defined(__SANITIZE_ADDRESS__)
@@ -44,14 +45,14 @@ static inline uint32_t random_below(struct random *random, uint32_t limit) {
     return (uint32_t)(random_next(random) % limit);
 }
 
-// Kinds of values, each with what it provokes.
+// Kinds of values, and the behaviour that each one tests.
 enum values {
-    VALUES_PLAIN,     // about 1: ordinary sums and roundings
-    VALUES_FLUSH,     // products and sums about 2^-126
-    VALUES_TIES,      // sums that only rounding brings to 2^-126, and others that it does not
-    VALUES_SUBNORMAL, // operands that are subnormal themselves
+    VALUES_PLAIN,     // magnitudes near 1: ordinary sums and rounding
+    VALUES_FLUSH,     // products and sums near 2^-126, the flush threshold
+    VALUES_TIES,      // sums just below 2^-126, some of which round up to 2^-126
+    VALUES_SUBNORMAL, // subnormal operands
     VALUES_LARGE,     // overflow
-    VALUES_ANY,       // every bit pattern, NaN and Inf among them
+    VALUES_ANY,       // any bit pattern, including NaN and Inf
     VALUES_COUNT
 };
 
@@ -73,7 +74,7 @@ static inline uint16_t random_bf16(struct random *random, enum values values) {
     return (uint16_t)(expertd_f32_bits(random_f32(random, values)) >> 16);
 }
 
-// A caller's pool (team.h) of three threads that all turn out to be one, which begins with the last task.
+// A caller's pool (team.h) that claims three threads but runs all tasks on the calling one, in descending order.
 static inline void run_tasks_backward(void *pool, size_t tasks, void (*task)(void *work, size_t index, unsigned thread),
                                       void *work) {
     (void)pool;
@@ -82,7 +83,7 @@ static inline void run_tasks_backward(void *pool, size_t tasks, void (*task)(voi
     }
 }
 
-// Bits, but for NaN: which one is not promised.
+// Compares bits; any NaN equals any other, since the contract does not specify a NaN's payload.
 static inline int same_f32(float a, float b) {
     return expertd_f32_bits(a) == expertd_f32_bits(b) || (isnan(a) && isnan(b));
 }
@@ -102,15 +103,16 @@ static inline void poison_f32(float *values, size_t count) {
     }
 }
 
-// 64-byte aligned and exactly so long, so that a sanitizer sees the first byte past it.
+// Returns exactly `bytes` bytes, 64-byte aligned, so that a sanitizer detects an access one byte past the end. The caller frees
+// them.
 static inline void *test_alloc(size_t bytes) {
     void *memory = NULL;
     assert_int_equal(posix_memalign(&memory, 64, bytes ? bytes : 1), 0);
     return memory;
 }
 
-// Is the name among those that EXPERTD_TEST_KERNELS lists ("avx512,amx")? All are where it is not set: for one who works on some of
-// them, and where a test takes minutes on each (tests/emulated).
+// True if EXPERTD_TEST_KERNELS ("avx512,amx") lists the backend or is not set. The variable limits a run to the backends under
+// development, and in emulators, where a test takes minutes on each (tests/emulated).
 static inline int backend_is_wanted(const char *name) {
     const char *wanted = getenv("EXPERTD_TEST_KERNELS");
     size_t length = strlen(name);
@@ -122,7 +124,8 @@ static inline int backend_is_wanted(const char *name) {
     return !wanted;
 }
 
-// Fails for a name in the list that this CPU does not run or that nothing has: the tests would pass by trying nothing.
+// Fails if EXPERTD_TEST_KERNELS names a backend that does not exist or that this CPU cannot run: the tests would test nothing and
+// pass.
 static inline void wanted_backends_are_usable(void) {
     const char *at = getenv("EXPERTD_TEST_KERNELS");
     for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -138,7 +141,7 @@ static inline void wanted_backends_are_usable(void) {
     }
 }
 
-// kernel_backend_at, where what is not wanted is not usable either.
+// kernel_backend_at, but a backend that EXPERTD_TEST_KERNELS excludes is not usable.
 static inline const struct kernel_backend *wanted_backend_at(size_t i, bool *usable) {
     static int checked;
     if (!checked) {
@@ -150,16 +153,16 @@ static inline const struct kernel_backend *wanted_backend_at(size_t i, bool *usa
     return backend;
 }
 
-// A layout that the selected kernels read: each in turn.
+// A layout that the selected kernels read. Successive calls go through all layouts; panels replace a layout that they do not read.
 static inline enum expertd_packed_layout any_layout(enum expertd_dtype dtype) {
     static size_t next;
     enum expertd_packed_layout layout = (enum expertd_packed_layout)(next++ % EXPERTD_PACKED_LAYOUTS);
     return expertd_packed_layout_is_read(dtype, layout) ? layout : EXPERTD_PACKED_PANELS;
 }
 
-// Backends share kernels: whether this one is the first that this CPU runs with its function in that slot of the table. The others'
-// calls with the same operands would be the same calls. `sums`: the answer that is expected depends on the backend's arithmetic
-// too.
+// Backends share functions. True if no earlier usable backend has the same function in this slot of its table; such a backend was
+// tested with the same operands already. `sums`: the expected result also depends on the backend's arithmetic, so that an earlier
+// backend counts only if its arithmetic is equal.
 #define FIRST_WITH(backend, slot, sums) first_with(backend, offsetof(struct kernel_backend, slot), sums)
 static inline int first_with(const struct kernel_backend *backend, size_t slot, int sums) {
     bool usable;
@@ -173,7 +176,7 @@ static inline int first_with(const struct kernel_backend *backend, size_t slot, 
     return 1;
 }
 
-// Calls `body` with every backend that this CPU runs, of those wanted.
+// Calls `body` for every backend that this CPU can run and EXPERTD_TEST_KERNELS allows.
 static inline void for_each_backend(void (*body)(const struct kernel_backend *)) {
     bool usable;
     const struct kernel_backend *backend;

@@ -1,4 +1,4 @@
-// The teams that products are tried on: of 1 to 4 threads, and on a pool of the caller's.
+// The teams that products are tested with: 1 to 4 threads of the library, and a caller's thread pool.
 #ifndef EXPERTD_TESTS_UNIT_KERNELS_TEAMS_H
 #define EXPERTD_TESTS_UNIT_KERNELS_TEAMS_H
 
@@ -8,7 +8,7 @@
 
 enum { TEAMS_OWN = 4, TEAMS = TEAMS_OWN + 1 };
 
-static struct expertd_team *teams[TEAMS]; // [i] of i + 1 threads, the last one on the pool
+static struct expertd_team *teams[TEAMS]; // teams[i] has i + 1 threads; the last team runs on the pool
 
 static int make_teams(void **state) {
     (void)state;

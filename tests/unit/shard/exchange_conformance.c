@@ -26,9 +26,9 @@ struct front {
     struct plan plan;
     void *memory;
     int32_t ids[TOKENS * CHOICES];
-    hidden_row hidden[TOKENS * CHOICES]; // [T], or [rows] where expanded
-    void *hidden_there;                  // the same in the front's memory
-    uint32_t *row_token_there;           // the plan's, there too
+    hidden_row hidden[TOKENS * CHOICES]; // [T], or [rows] if expanded
+    void *front_hidden;                  // a copy in the front's memory
+    uint32_t *front_row_token;           // the plan's row_token, in the front's memory
     uint64_t batches;
 };
 
@@ -43,28 +43,28 @@ static void front_init(struct front *f, const struct exchange_subject *subject) 
     if (err_is(subject->create(&options, &f->exchange))) {
         fail_msg("%s", expertd_err_message());
     }
-    size_t row_token = TOKENS * CHOICES * sizeof *f->row_token_there;
-    f->hidden_there = subject->front_memory ? subject->front_memory(sizeof f->hidden) : malloc(sizeof f->hidden);
-    f->row_token_there = subject->front_memory ? subject->front_memory(row_token) : malloc(row_token);
+    size_t row_token = TOKENS * CHOICES * sizeof *f->front_row_token;
+    f->front_hidden = subject->front_memory ? subject->front_memory(sizeof f->hidden) : malloc(sizeof f->hidden);
+    f->front_row_token = subject->front_memory ? subject->front_memory(row_token) : malloc(row_token);
     plan_init(&f->plan, f->memory, TOKENS, CHOICES, EXPERTS, RANKS);
 }
 
 static void front_deinit(struct front *f) {
     exchange_destroy(f->exchange);
     free(f->memory);
-    f->subject->front_free ? f->subject->front_free(f->hidden_there) : free(f->hidden_there);
-    f->subject->front_free ? f->subject->front_free(f->row_token_there) : free(f->row_token_there);
+    f->subject->front_free ? f->subject->front_free(f->front_hidden) : free(f->front_hidden);
+    f->subject->front_free ? f->subject->front_free(f->front_row_token) : free(f->front_row_token);
 }
 
-static void write_there(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
+static void write_memory(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
     f->subject->write ? f->subject->write(rank, to, from, bytes) : (void)memcpy(to, from, bytes);
 }
 
-static void read_there(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
+static void read_memory(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
     f->subject->read ? f->subject->read(rank, to, from, bytes) : (void)memcpy(to, from, bytes);
 }
 
-// What an expert makes of a row, told apart by expert and column; every holder makes the same.
+// The result of an expert for element x: distinct for each expert and column, the same on every holder.
 static float answer(uint32_t expert, float x, uint32_t column) {
     return x * 64 + (float)(expert * WIDTH + column);
 }
@@ -73,26 +73,26 @@ static void answer_row(const struct front *f, uint32_t rank, const struct exchan
     uint32_t at = (uint32_t)row;
     float x[WIDTH], result[WIDTH];
     if (work->hidden_rows) {
-        read_there(f, rank, &at, work->hidden_rows + row, sizeof at);
+        read_memory(f, rank, &at, work->hidden_rows + row, sizeof at);
     }
-    read_there(f, rank, x, (const char *)work->hidden + at * work->hidden_stride, sizeof x);
+    read_memory(f, rank, x, (const char *)work->hidden + at * work->hidden_stride, sizeof x);
     for (uint32_t c = 0; c < WIDTH; c++) {
         result[c] = answer(expert, x[c], c);
     }
-    write_there(f, rank, (char *)work->results + row * work->results_stride, result, sizeof result);
+    write_memory(f, rank, (char *)work->results + row * work->results_stride, result, sizeof result);
 }
 
-// Plays one rank: every row that lies before it is of an expert it holds. Returns its rows.
+// Plays one rank and checks that all of its rows belong to experts that it holds. Returns the number of rows.
 static size_t work_rank(struct front *f, uint32_t rank) {
     const struct placement *placement = f->plan.placement;
     struct exchange_work work;
     assert_false(err_is(exchange_inbox(f->exchange, rank, &work)));
-    struct plan_rank want = plan_for_rank(&f->plan, rank);
-    assert_int_equal(work.plan.rows, want.rows);
-    assert_int_equal(work.plan.num_actual_groups, want.num_actual_groups);
+    struct plan_rank expected = plan_for_rank(&f->plan, rank);
+    assert_int_equal(work.plan.rows, expected.rows);
+    assert_int_equal(work.plan.num_actual_groups, expected.num_actual_groups);
     size_t row = 0;
     for (size_t g = 0; g < work.plan.num_actual_groups; g++) {
-        assert_int_equal(work.plan.group_sizes[g], want.group_sizes[g]);
+        assert_int_equal(work.plan.group_sizes[g], expected.group_sizes[g]);
         uint32_t expert = placement->rank_experts[placement->rank_first[rank] + g];
         for (int32_t i = 0; i < work.plan.group_sizes[g]; i++, row++) {
             answer_row(f, rank, &work, row, expert);
@@ -107,18 +107,18 @@ static struct exchange_batch next_batch(struct front *f, const struct placement 
     assert_false(err_is(plan_make(&f->plan, placement, f->ids, tokens, top_k, 0)));
     for (size_t i = 0; i < TOKENS * CHOICES; i++) {
         for (uint32_t c = 0; c < HIDDEN_STRIDE; c++) {
-            f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c + f->batches) : -1e30f; // what lies between rows belongs to nobody
+            f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c + f->batches) : -1e30f; // the padding between rows must not be used
         }
     }
-    write_there(f, CONFORMANCE_FRONT, f->hidden_there, f->hidden, sizeof f->hidden);
-    write_there(f, CONFORMANCE_FRONT, f->row_token_there, f->plan.row_token, f->plan.rows * sizeof *f->row_token_there);
+    write_memory(f, CONFORMANCE_FRONT, f->front_hidden, f->hidden, sizeof f->hidden);
+    write_memory(f, CONFORMANCE_FRONT, f->front_row_token, f->plan.row_token, f->plan.rows * sizeof *f->front_row_token);
     return (struct exchange_batch){
         .epoch = placement->epoch,
         .batch = ++f->batches,
         .plan = &f->plan,
-        .hidden = f->hidden_there,
+        .hidden = f->front_hidden,
         .hidden_stride = sizeof f->hidden[0],
-        .row_token = f->row_token_there,
+        .row_token = f->front_row_token,
         .expanded = expanded,
     };
 }
@@ -131,14 +131,14 @@ static void check_results(const struct front *f, size_t choices, size_t top_k, b
         }
         float result[WIDTH];
         const float *x = f->hidden[expanded ? row : i / top_k];
-        read_there(f, CONFORMANCE_FRONT, result, exchange_result(f->exchange, row), sizeof result);
+        read_memory(f, CONFORMANCE_FRONT, result, exchange_result(f->exchange, row), sizeof result);
         for (uint32_t c = 0; c < WIDTH; c++) {
             assert_true(result[c] == answer((uint32_t)f->ids[i], x[c], c));
         }
     }
 }
 
-// One batch from the plan to its results; `expanded` has a hidden row of its own for each row of the plan.
+// Runs one batch from the plan to its results. expanded: one hidden row for each row of the plan.
 static void run_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, bool expanded) {
     struct exchange_batch batch = next_batch(f, placement, tokens, top_k, expanded);
     assert_false(err_is(exchange_dispatch(f->exchange, &batch, ROW_BYTES)));
@@ -159,7 +159,7 @@ void exchange_conforms_over_random_placements(const struct exchange_subject *sub
     for (uint64_t round = 0; round < 200; round++) { // every round is a new epoch
         struct placement *placement = random_placement(&random, EXPERTS, RANKS, round % 3, round + 1);
         size_t tokens = next_random(&random) % (TOKENS + 1), top_k = 1 + next_random(&random) % CHOICES;
-        uint32_t used = 1 + (uint32_t)(next_random(&random) % EXPERTS); // few experts leave ranks without a row
+        uint32_t used = 1 + (uint32_t)(next_random(&random) % EXPERTS); // with few experts, some ranks get no row
         for (size_t i = 0; i < tokens * top_k; i++) {
             f.ids[i] = (int32_t)(next_random(&random) % (used + 1)) - 1;
         }
@@ -189,7 +189,7 @@ void exchange_conforms_with_an_empty_batch(const struct exchange_subject *subjec
     front_init(&f, subject);
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, &placement)));
     run_batch(&f, placement, 0, 1, false);
-    memset(f.ids, 0xff, sizeof f.ids); // and one whose choices are all dropped
+    memset(f.ids, 0xff, sizeof f.ids); // a batch whose choices are all dropped
     run_batch(&f, placement, TOKENS, CHOICES, false);
     assert_int_equal(f.plan.rows, 0);
     placement_destroy(placement);
@@ -201,7 +201,7 @@ static enum expertd_err_code dispatch(struct front *f, const struct placement *p
     batch.layer = layer;
     batch.epoch = epoch;
     enum expertd_err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
-    if (code == EXPERTD_ERR_OK) { // no rank plays along, so that the rows are what they are
+    if (code == EXPERTD_ERR_OK) { // no rank computes, so the results are undefined
         assert_false(err_is(exchange_collect(f->exchange)));
         assert_false(err_is(exchange_wait(f->exchange)));
     }
@@ -217,7 +217,7 @@ void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
     assert_int_equal(dispatch(&f, old, 0, 4), EXPERTD_ERR_OK);
     assert_int_equal(dispatch(&f, new, 0, 5), EXPERTD_ERR_OK);
     assert_int_equal(dispatch(&f, old, 0, 4), EXPERTD_ERR_SHARD_LOST);
-    assert_int_equal(dispatch(&f, old, 0, 5), EXPERTD_ERR_SHARD_LOST); // planned from the old one, whatever it says
+    assert_int_equal(dispatch(&f, old, 0, 5), EXPERTD_ERR_SHARD_LOST); // planned from the old placement, despite its epoch
     assert_int_equal(dispatch(&f, old, 1, 4), EXPERTD_ERR_OK);         // each layer has epochs of its own
     assert_int_equal(dispatch(&f, new, 0, 5), EXPERTD_ERR_OK);
     placement_destroy(old);
@@ -227,10 +227,10 @@ void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
 
 // ---- ranks that fail
 
-enum { STAGES = 2 }; // groups of transfers of a batch: the dispatch, the collect
+enum { STAGES = 2 }; // a batch's groups of transfers: dispatch and collect
 
-// A batch in which every rank has rows, with nobody's work between its two ends.
-static enum expertd_err_code run_ends(struct front *f, const struct placement *placement) {
+// Runs a batch in which every rank has rows, without the ranks' work between dispatch and collect.
+static enum expertd_err_code run_without_work(struct front *f, const struct placement *placement) {
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
     err_t e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
     e = err_is(e) ? e : exchange_collect(f->exchange);
@@ -251,8 +251,8 @@ static void survive(const struct exchange_subject *subject, enum conformance_fau
     struct exchange_state state;
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
-        subject->plant(fault, stage * RANKS / 2); // a group of either stage, whoever's comes first
-        assert_int_equal(run_ends(&f, placement), EXPERTD_ERR_SHARD_LOST);
+        subject->plant(fault, stage * RANKS / 2); // a group of that stage, of any rank
+        assert_int_equal(run_without_work(&f, placement), EXPERTD_ERR_SHARD_LOST);
         exchange_settle(f.exchange);
         run_batch(&f, placement, TOKENS, 1, false);
         exchange_state(f.exchange, &state);
@@ -278,7 +278,7 @@ void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subje
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
         subject->plant(RANK_IS_LATE, stage * RANKS / 2);
-        assert_int_equal(run_ends(&f, placement), EXPERTD_ERR_OK);
+        assert_int_equal(run_without_work(&f, placement), EXPERTD_ERR_OK);
         run_batch(&f, placement, TOKENS, 1, false);
     }
     exchange_state(f.exchange, &state);

@@ -1,4 +1,4 @@
-// Placements for tests: any set on any rank, with replicas and empty ranks.
+// Random placements for tests, with replicas and empty ranks.
 #ifndef EXPERTD_TESTS_UNIT_SHARD_RANDOM_PLACEMENT_H
 #define EXPERTD_TESTS_UNIT_SHARD_RANDOM_PLACEMENT_H
 
@@ -17,19 +17,19 @@ static uint64_t next_random(uint64_t *state) {
     return *state;
 }
 
-// Every expert on 1 + up to `more` ranks, in a random order.
+// Places every expert on 1 to 1 + `more` ranks, in random order.
 static struct placement *random_placement(uint64_t *random, uint32_t experts, uint32_t ranks, uint32_t more, uint64_t epoch) {
     uint32_t *first = calloc(experts + 1, sizeof *first), *holders = calloc((size_t)experts * ranks, sizeof *holders);
     for (uint32_t e = 0; e < experts; e++) {
-        uint32_t want = 1 + (uint32_t)(next_random(random) % (more + 1)), begin = first[e], end = begin;
-        want = want < ranks ? want : ranks;
-        while (end - begin < want) {
+        uint32_t count = 1 + (uint32_t)(next_random(random) % (more + 1)), begin = first[e], end = begin;
+        count = count < ranks ? count : ranks;
+        while (end - begin < count) {
             uint32_t rank = (uint32_t)(next_random(random) % ranks);
-            bool there = false;
+            bool is_holder = false;
             for (uint32_t i = begin; i < end; i++) {
-                there |= holders[i] == rank;
+                is_holder |= holders[i] == rank;
             }
-            if (!there) {
+            if (!is_holder) {
                 holders[end++] = rank;
             }
         }

@@ -30,7 +30,7 @@ static void a_batch_of_an_old_epoch_is_refused(void **state) {
     exchange_refuses_an_old_epoch(&INPROC);
 }
 
-// What is special here: nothing is copied, ranks read and write the front's own memory.
+// Only this engine copies nothing: ranks read and write the front's memory.
 static void ranks_share_the_fronts_memory(void **state) {
     (void)state;
     struct exchange *exchange;
@@ -55,7 +55,7 @@ static void ranks_share_the_fronts_memory(void **state) {
     free(memory);
 }
 
-static void memory_that_cannot_be_had_is_refused(void **state) {
+static void impossible_reservations_are_refused(void **state) {
     (void)state;
     struct exchange *exchange;
     struct exchange_options options = {.ranks = 2, .layers = 1, .max_rows = SIZE_MAX / 2, .row_bytes_max = 4096};
@@ -70,7 +70,7 @@ int main(void) {
         cmocka_unit_test(an_empty_batch_passes_every_rank),
         cmocka_unit_test(a_batch_of_an_old_epoch_is_refused),
         cmocka_unit_test(ranks_share_the_fronts_memory),
-        cmocka_unit_test(memory_that_cannot_be_had_is_refused),
+        cmocka_unit_test(impossible_reservations_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-// The exchange over NCCL between simulated devices, against the suite of every exchange. The module is loaded as expertd loads it.
+// The exchange over NCCL between simulated devices: the conformance suite and tests of this engine. The module is loaded
+// as expertd does.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,29 +15,29 @@
 
 #include "expertd/kernels/devices.h"
 
-// Waited out where a rank stops; a rank that is late (by SIM_NCCL_LATE_MS), or a machine that is busy elsewhere, stays well below.
+// A test with a rank that stops waits this long. A rank that is late (by SIM_NCCL_LATE_MS) or a busy machine stays well below.
 enum { TIMEOUT_MS = 2000, HOST_BYTES = 1 << 16 };
 
-// cmocka runs one test at a time, each with devices of its own.
+// cmocka runs one test at a time, and each opens its own devices.
 static struct expertd_devices *devices;
 static struct arena host; // pinned
 
-static void must(err_t e) {
+static void must_succeed(err_t e) {
     if (err_is(e)) {
         fail_msg("%s", expertd_err_message());
     }
 }
 
 static void check(uint32_t device, enum expertd_device_code code, const struct expertd_device_error *error) {
-    must(expertd_devices_check(devices, device, code, error));
+    must_succeed(expertd_devices_check(devices, device, code, error));
 }
 
 static void open_devices(const char *text) {
     struct expertd_devices_request request;
     struct expertd_device_error error;
-    must(expertd_devices_parse(text, &request));
-    must(expertd_devices_open(&request, &devices));
-    must(arena_init(&host, HOST_BYTES));
+    must_succeed(expertd_devices_parse(text, &request));
+    must_succeed(expertd_devices_open(&request, &devices));
+    must_succeed(arena_init(&host, HOST_BYTES));
     check(0, devices->table->pin(devices->all[0], host.base, host.bytes, &error), &error);
 }
 
@@ -99,13 +100,13 @@ static void copy(uint32_t device, enum expertd_device_way way, void *to, const v
     check(device, devices->table->wait(devices->all[device], &error), &error);
 }
 
-static void write_there(uint32_t rank, void *to, const void *from, size_t bytes) {
+static void write_memory(uint32_t rank, void *to, const void *from, size_t bytes) {
     assert_true(bytes <= HOST_BYTES);
     memcpy(host.base, from, bytes);
     copy(device_of(rank), EXPERTD_DEVICE_UPLOAD, to, host.base, bytes);
 }
 
-static void read_there(uint32_t rank, void *to, const void *from, size_t bytes) {
+static void read_memory(uint32_t rank, void *to, const void *from, size_t bytes) {
     copy(device_of(rank), EXPERTD_DEVICE_DOWNLOAD, host.base, from, bytes);
     memcpy(to, host.base, bytes);
 }
@@ -118,8 +119,8 @@ static void plant(enum conformance_fault fault, unsigned after) {
 static const struct exchange_subject NCCL = {.create = create,
                                              .front_memory = front_memory,
                                              .front_free = front_free,
-                                             .write = write_there,
-                                             .read = read_there,
+                                             .write = write_memory,
+                                             .read = read_memory,
                                              .plant = plant};
 
 // ---- the suite
@@ -159,12 +160,12 @@ static void a_rank_that_is_late_is_waited_for(void **state) {
     exchange_waits_for_a_rank_that_is_late(&NCCL);
 }
 
-// ---- what is special here
+// ---- this engine only
 
 static const struct exchange_options SMALL = {
     .ranks = CONFORMANCE_RANKS, .layers = 1, .max_tokens = 4, .max_rows = 8, .row_bytes_max = 64};
 
-static void ranks_that_do_not_find_each_other_are_not_waited_for(void **state) {
+static void a_join_that_does_not_end_is_an_error(void **state) {
     (void)state;
     struct exchange *exchange;
     devices->table->plant_failure("ncclNeverJoins", 1);
@@ -173,7 +174,7 @@ static void ranks_that_do_not_find_each_other_are_not_waited_for(void **state) {
     assert_null(exchange);
 }
 
-static void what_is_missing_is_said_where_nccl_is(void **state) {
+static void a_missing_nccl_is_reported(void **state) {
     (void)state;
     struct exchange *exchange;
     devices->table->plant_failure("ncclLibrary", 0);
@@ -182,9 +183,9 @@ static void what_is_missing_is_said_where_nccl_is(void **state) {
     assert_non_null(strstr(expertd_err_message(), "--device sim:0"));
 }
 
-// NCCL takes memory at the join and again at the first transfer: where that fails there is no exchange, instead of one whose first
-// batch fails.
-static void what_nccl_takes_of_a_device_is_had_at_start(void **state) {
+// NCCL allocates memory at the join and at the first transfer. If that fails, exchange_create_nccl fails, instead of
+// the first batch.
+static void memory_for_nccl_is_allocated_at_start(void **state) {
     (void)state;
     enum { KIB = 1024 };
     struct exchange *exchange;
@@ -195,11 +196,11 @@ static void what_nccl_takes_of_a_device_is_had_at_start(void **state) {
     assert_non_null(strstr(expertd_err_message(), "out of memory"));
     assert_null(exchange);
     devices->table->plant_failure("memoryKiB", 2 * KIB + KIB / 2);
-    must(create(&SMALL, &exchange));
+    must_succeed(create(&SMALL, &exchange));
     exchange_destroy(exchange);
 }
 
-static void every_reservation_that_fails_is_an_error(void **state) {
+static void every_failed_reservation_is_an_error(void **state) {
     (void)state;
     static const char *const CALLS[] = {"cudaMalloc", "cudaHostRegister"};
     for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
@@ -230,10 +231,10 @@ int main(void) {
         ON_THREE(a_rank_that_dies_costs_one_batch),
         ON_THREE(a_rank_that_stops_costs_one_batch),
         ON_THREE(a_rank_that_is_late_is_waited_for),
-        ON_THREE(ranks_that_do_not_find_each_other_are_not_waited_for),
-        ON_THREE(what_is_missing_is_said_where_nccl_is),
-        ON_THREE(what_nccl_takes_of_a_device_is_had_at_start),
-        ON_THREE(every_reservation_that_fails_is_an_error),
+        ON_THREE(a_join_that_does_not_end_is_an_error),
+        ON_THREE(a_missing_nccl_is_reported),
+        ON_THREE(memory_for_nccl_is_allocated_at_start),
+        ON_THREE(every_failed_reservation_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

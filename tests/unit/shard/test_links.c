@@ -1,5 +1,5 @@
-// The communicator's life as the host program sees it, over links that do as they are told: what NCCL may do, and simulated devices
-// cannot show under ThreadSanitizer.
+// The communicator's lifetime in the host program, over fake links that the test controls. They do what NCCL may do, and run under
+// ThreadSanitizer, which simulated devices cannot.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,16 +13,16 @@
 #include "base/clock.h"
 #include "shard/links.h"
 
-enum { COUNT = 2, TIMEOUT_MS = 30, SOON_MS = 10000 };
+enum { COUNT = 2, TIMEOUT_MS = 30, LIMIT_MS = 10000 };
 
-static atomic_int ends;     // does what a device was given end?
-static atomic_int held;     // does an abort not?
-static atomic_int slow_ms;  // what it takes
-static atomic_int aborting; // links that are being aborted
-static atomic_int aborted;
+static atomic_int ends;     // does the devices' work end?
+static atomic_int held;     // do aborts hang?
+static atomic_int slow_ms;  // the duration of an abort
+static atomic_int aborting; // number of aborts begun
+static atomic_int aborted;  // and ended
 static struct device_link *const LINKS[COUNT] = {(struct device_link *)&ends, (struct device_link *)&held};
 
-static enum expertd_device_code well(struct expertd_device *device, struct expertd_device_error *error) {
+static enum expertd_device_code succeed(struct expertd_device *device, struct expertd_device_error *error) {
     (void)device, (void)error;
     return EXPERTD_DEVICE_OK;
 }
@@ -91,12 +91,12 @@ static const struct expertd_device_links CALLS = {.load = load,
                                                   .destroy = destroy,
                                                   .abort = abort_link};
 static const struct expertd_device_table TABLE = {
-    .kind = "fake", .mark = well, .finished = finished, .finished_behind = finished, .links = &CALLS};
+    .kind = "fake", .mark = succeed, .finished = finished, .finished_behind = finished, .links = &CALLS};
 static struct expertd_devices devices;
 
-static struct links *made(void) {
+static struct links *create_links(void) {
     struct links_options options = {
-        .devices = &devices, .timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS, .join_timeout_ns = (int64_t)SOON_MS * NS_PER_MS};
+        .devices = &devices, .timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS, .join_timeout_ns = (int64_t)LIMIT_MS * NS_PER_MS};
     struct links *links;
     devices = (struct expertd_devices){.table = &TABLE, .count = COUNT, .numbers = {0, 1}};
     atomic_store(&ends, 1);
@@ -114,38 +114,38 @@ static struct links_state state_of(const struct links *links) {
     return state;
 }
 
-// What a batch comes to whose rows do not arrive.
+// Runs a batch whose rows do not arrive.
 static void fail_a_batch(struct links *links) {
     int64_t started_ns = clock_now_ns();
     assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
     atomic_store(&ends, 0);
     assert_int_equal(links_wait(links).code, EXPERTD_ERR_SHARD_LOST);
     links_settle(links);
-    assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS * NS_PER_MS);
+    assert_true(clock_now_ns() - started_ns < (int64_t)LIMIT_MS * NS_PER_MS);
 }
 
 static void an_abort_that_does_not_end_is_not_waited_for(void **state) {
     (void)state;
-    struct links *links = made();
+    struct links *links = create_links();
     atomic_store(&held, 1);
     fail_a_batch(links);
     assert_true(state_of(links).lost);
     assert_true(devices.stuck);
     assert_int_equal(links_ready(links).code, EXPERTD_ERR_SHARD_LOST);
-    assert_non_null(strstr(expertd_err_message(), "fake device 0: something that it was given does not end"));
-    atomic_store(&ends, 1); // and still the communicator is not gone
+    assert_non_null(strstr(expertd_err_message(), "fake device 0: a kernel or copy on it does not end"));
+    atomic_store(&ends, 1); // but the abort still hangs
     assert_int_equal(links_ready(links).code, EXPERTD_ERR_SHARD_LOST);
     assert_non_null(strstr(expertd_err_message(), "2 fake devices: the abort of their communicator does not end"));
     int64_t started_ns = clock_now_ns();
-    links_settle(links); // which waits no longer for it a second time
-    assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS / 2 * NS_PER_MS);
+    links_settle(links); // does not wait for the abort again
+    assert_true(clock_now_ns() - started_ns < (int64_t)LIMIT_MS / 2 * NS_PER_MS);
     assert_true(state_of(links).lost);
     assert_true(devices.stuck);
     assert_int_equal(atomic_load(&aborting), 1);
     atomic_store(&held, 0);
     started_ns = clock_now_ns();
     while (err_is(links_ready(links))) {
-        assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS * NS_PER_MS);
+        assert_true(clock_now_ns() - started_ns < (int64_t)LIMIT_MS * NS_PER_MS);
     }
     assert_int_equal(atomic_load(&aborted), COUNT);
     assert_false(state_of(links).lost);
@@ -156,7 +156,7 @@ static void an_abort_that_does_not_end_is_not_waited_for(void **state) {
 
 static void links_end_while_an_abort_does_not(void **state) {
     (void)state;
-    struct links *links = made();
+    struct links *links = create_links();
     atomic_store(&held, 1);
     fail_a_batch(links);
     links_destroy(links);
@@ -165,14 +165,14 @@ static void links_end_while_an_abort_does_not(void **state) {
     int64_t started_ns = clock_now_ns();
     while (atomic_load(&aborted) < COUNT) {
         expertd_devices_pause(started_ns);
-        assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS * NS_PER_MS);
+        assert_true(clock_now_ns() - started_ns < (int64_t)LIMIT_MS * NS_PER_MS);
     }
 }
 
-// Also where it takes longer than a batch may.
-static void an_abort_that_ends_costs_its_batch_alone(void **state) {
+// Also if it takes longer than a batch may.
+static void an_abort_that_ends_costs_only_its_batch(void **state) {
     (void)state;
-    struct links *links = made();
+    struct links *links = create_links();
     for (uint64_t round = 1; round <= 3; round++) {
         atomic_store(&slow_ms, round == 2 ? 3 * TIMEOUT_MS : 0);
         assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
@@ -188,19 +188,19 @@ static void an_abort_that_ends_costs_its_batch_alone(void **state) {
     links_destroy(links);
 }
 
-static void *look_at_the_state(void *context) {
+static void *poll_state(void *context) {
     const struct links *links = context;
     while (state_of(links).rebuilds < 3) {
     }
     return NULL;
 }
 
-// As the metrics page does; ThreadSanitizer sees what it reads.
-static void the_state_is_for_any_thread_while_links_are_given_up(void **state) {
+// As the metrics page does. ThreadSanitizer checks the reads.
+static void any_thread_may_read_the_state_during_aborts(void **state) {
     (void)state;
-    struct links *links = made();
+    struct links *links = create_links();
     pthread_t reader;
-    assert_int_equal(pthread_create(&reader, NULL, look_at_the_state, links), 0);
+    assert_int_equal(pthread_create(&reader, NULL, poll_state, links), 0);
     for (uint64_t round = 1; round <= 3; round++) {
         fail_a_batch(links);
         assert_true(state_of(links).lost);
@@ -215,8 +215,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_abort_that_does_not_end_is_not_waited_for),
         cmocka_unit_test(links_end_while_an_abort_does_not),
-        cmocka_unit_test(an_abort_that_ends_costs_its_batch_alone),
-        cmocka_unit_test(the_state_is_for_any_thread_while_links_are_given_up),
+        cmocka_unit_test(an_abort_that_ends_costs_only_its_batch),
+        cmocka_unit_test(any_thread_may_read_the_state_during_aborts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

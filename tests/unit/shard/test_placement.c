@@ -12,7 +12,7 @@
 static void contiguous_covers_every_expert_once_and_evenly(void **state) {
     (void)state;
     for (uint32_t experts = 1; experts <= 70; experts++) {
-        for (uint32_t ranks = 1; ranks <= experts + 9; ranks++) { // also more than there are experts
+        for (uint32_t ranks = 1; ranks <= experts + 9; ranks++) { // also more ranks than experts
             struct placement *p;
             assert_false(err_is(placement_contiguous(experts, ranks, 1, &p)));
             assert_int_equal(p->copies, experts);
@@ -66,13 +66,13 @@ static void tables_agree_over_random_sets(void **state) {
     }
 }
 
-static void refuse(uint32_t experts, uint32_t ranks, const uint32_t *first, const uint32_t *holders, const char *says) {
+static void refuse(uint32_t experts, uint32_t ranks, const uint32_t *first, const uint32_t *holders, const char *expected) {
     struct placement *p;
     struct placement_table table = {experts, ranks, first, holders};
     assert_int_equal(placement_from_table(&table, 1, &p).code, EXPERTD_ERR_INVALID);
     assert_null(p);
-    if (!strstr(expertd_err_message(), says)) {
-        fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), says);
+    if (!strstr(expertd_err_message(), expected)) {
+        fail_msg("\"%s\" does not contain \"%s\"", expertd_err_message(), expected);
     }
 }
 
@@ -88,15 +88,15 @@ static void a_table_that_is_no_placement_is_refused_by_its_expert(void **state) 
     refuse(1, 0, (uint32_t[]){0, 1}, (uint32_t[]){0}, "nothing to place");
 }
 
-static void balanced_keeps_its_promises_over_random_loads(void **state) {
+static void balanced_respects_its_limits_over_random_loads(void **state) {
     (void)state;
     uint64_t random = 11, rows[48];
     for (int round = 0; round < 400; round++) {
         uint32_t experts = 1 + (uint32_t)(next_random(&random) % (round % 2 ? 48 : 6));
-        uint32_t ranks = 1 + (uint32_t)(next_random(&random) % 12); // also more than there are experts
+        uint32_t ranks = 1 + (uint32_t)(next_random(&random) % 12); // also more ranks than experts
         uint32_t replicas = (uint32_t)(next_random(&random) % ((uint64_t)experts * (ranks - 1) + 1));
         for (uint32_t e = 0; e < experts; e++) {
-            uint64_t spread = (uint64_t)1 << (next_random(&random) % 20); // some are much hotter, many have nothing
+            uint64_t spread = (uint64_t)1 << (next_random(&random) % 20); // some experts are much hotter, many have no rows
             rows[e] = next_random(&random) % 3 ? next_random(&random) % spread : 0;
         }
         struct placement_balance options = {experts, ranks, replicas, rows};
@@ -115,7 +115,7 @@ static void balanced_keeps_its_promises_over_random_loads(void **state) {
     }
 }
 
-// Load by a power law: contiguous runs are unbalanced, packing is not, and the hottest expert alone exceeds a rank's share.
+// Power-law load: contiguous placements are unbalanced, balanced ones are not. The hottest expert alone exceeds a rank's share.
 static void balanced_evens_out_a_skewed_load_and_replicas_more_so(void **state) {
     (void)state;
     enum { EXPERTS = 64, RANKS = 4 };
@@ -128,10 +128,10 @@ static void balanced_evens_out_a_skewed_load_and_replicas_more_so(void **state) 
     assert_false(err_is(placement_balanced(&(struct placement_balance){EXPERTS, RANKS, 0, rows}, 1, &balanced)));
     assert_false(err_is(placement_balanced(&(struct placement_balance){EXPERTS, RANKS, 4, rows}, 1, &replicated)));
     assert_true(placement_imbalance(contiguous, rows) > 2.5);
-    // No placement of 16 experts per rank is better than the hottest with the 15 coldest: 1.308.
+    // With 16 experts per rank the optimum for the hottest rank is the hottest expert with the 15 coldest: 1.308.
     assert_true(placement_imbalance(balanced, rows) < 1.31);
     assert_true(placement_imbalance(replicated, rows) < 1.05);
-    assert_int_equal(replicated->holder_first[1], 4); // the hottest on every rank
+    assert_int_equal(replicated->holder_first[1], 4); // the hottest expert is on every rank
     for (uint32_t e = 0; e < EXPERTS; e++) {
         rows[e] = 0;
     }
@@ -141,7 +141,7 @@ static void balanced_evens_out_a_skewed_load_and_replicas_more_so(void **state) 
     placement_destroy(replicated);
 }
 
-static void balanced_refuses_more_replicas_than_places(void **state) {
+static void balanced_refuses_too_many_replicas(void **state) {
     (void)state;
     uint64_t rows[4] = {1, 2, 3, 4};
     struct placement *p;
@@ -166,7 +166,7 @@ static void steps_lead_to_the_target_within_the_bound(void **state) {
             assert_false(err_is(placement_step(at, to, budget, NULL, steps + 2, &next)));
             check_tables(next);
             assert_int_equal(next->epoch, steps + 2);
-            assert_true(placement_missing(at, next) <= budget); // what is copied in this step
+            assert_true(placement_missing(at, next) <= budget); // copies made in this step
             assert_true(at->copies + placement_missing(at, next) <= steady + budget);
             assert_true(next->copies <= steady);
             placement_destroy(at);
@@ -178,12 +178,13 @@ static void steps_lead_to_the_target_within_the_bound(void **state) {
     }
 }
 
-static uint32_t held(const struct placement *p, uint32_t rank) {
+static uint32_t count_copies(const struct placement *p, uint32_t rank) {
     return p->rank_first[rank + 1] - p->rank_first[rank];
 }
 
-// Ranks with a fixed number of places, one or more beyond what the beginning and the end need: never more than that, and it ends.
-static void steps_keep_to_the_room_of_ranks(void **state) {
+// Each rank has a fixed number of slots, at least one more than both placements need: no step exceeds it, and the steps
+// reach the target.
+static void steps_respect_the_free_slots_of_ranks(void **state) {
     (void)state;
     uint64_t random = 31;
     for (int round = 0; round < 300; round++) {
@@ -192,24 +193,24 @@ static void steps_keep_to_the_room_of_ranks(void **state) {
                  ranks = 2 + (uint32_t)(next_random(&random) % (RANKS_MOST - 1));
         struct placement *at = random_placement(&random, experts, ranks, (uint32_t)(next_random(&random) % 2), 1);
         struct placement *to = random_placement(&random, experts, ranks, (uint32_t)(next_random(&random) % 2), 1);
-        uint32_t places[RANKS_MOST], spare = 1 + (uint32_t)(next_random(&random) % 3), steps = 0;
+        uint32_t slots[RANKS_MOST], spare = 1 + (uint32_t)(next_random(&random) % 3), steps = 0;
         for (uint32_t r = 0; r < ranks; r++) {
-            places[r] = (held(at, r) > held(to, r) ? held(at, r) : held(to, r)) + spare;
+            slots[r] = (count_copies(at, r) > count_copies(to, r) ? count_copies(at, r) : count_copies(to, r)) + spare;
         }
         for (; !placement_equal(at, to) && steps < STEPS_MOST; steps++) {
             struct placement *next;
-            uint32_t room[RANKS_MOST];
+            uint32_t free_slots[RANKS_MOST];
             for (uint32_t r = 0; r < ranks; r++) {
-                room[r] = places[r] - held(at, r);
+                free_slots[r] = slots[r] - count_copies(at, r);
             }
-            assert_false(err_is(placement_step(at, to, UINT32_MAX, room, steps + 2, &next)));
+            assert_false(err_is(placement_step(at, to, UINT32_MAX, free_slots, steps + 2, &next)));
             check_tables(next);
             for (uint32_t r = 0; r < ranks; r++) {
-                uint32_t both = held(at, r); // what is there during the step: the old, and what comes
+                uint32_t both = count_copies(at, r); // copies during the step: the old ones and the new ones
                 for (uint32_t e = 0; e < experts; e++) {
                     both += placement_slot(next, r, e) != PLACEMENT_NO_SLOT && placement_slot(at, r, e) == PLACEMENT_NO_SLOT;
                 }
-                assert_true(both <= places[r]);
+                assert_true(both <= slots[r]);
             }
             placement_destroy(at);
             at = next;
@@ -226,11 +227,11 @@ int main(void) {
         cmocka_unit_test(no_ranks_at_all_are_refused),
         cmocka_unit_test(tables_agree_over_random_sets),
         cmocka_unit_test(a_table_that_is_no_placement_is_refused_by_its_expert),
-        cmocka_unit_test(balanced_keeps_its_promises_over_random_loads),
+        cmocka_unit_test(balanced_respects_its_limits_over_random_loads),
         cmocka_unit_test(balanced_evens_out_a_skewed_load_and_replicas_more_so),
-        cmocka_unit_test(balanced_refuses_more_replicas_than_places),
+        cmocka_unit_test(balanced_refuses_too_many_replicas),
         cmocka_unit_test(steps_lead_to_the_target_within_the_bound),
-        cmocka_unit_test(steps_keep_to_the_room_of_ranks),
+        cmocka_unit_test(steps_respect_the_free_slots_of_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

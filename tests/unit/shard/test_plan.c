@@ -12,7 +12,7 @@
 
 #include "shard/plan.h"
 
-// Everything that a plan promises, checked against the ids it was made from.
+// Checks all properties of a plan against the ids that it was computed from.
 static void check_plan(const struct plan *plan, const int32_t *ids, uint32_t experts) {
     size_t rows = 0;
     for (size_t i = 0; i < plan->tokens * plan->top_k; i++) {
@@ -27,15 +27,15 @@ static void check_plan(const struct plan *plan, const int32_t *ids, uint32_t exp
         assert_int_equal(plan->row_token[row], i / plan->top_k);
         rows++;
     }
-    assert_int_equal(plan->rows, rows); // with the bijection above: every row exactly once
+    assert_int_equal(plan->rows, rows); // together with the mapping above: every row exactly once
     size_t row = 0;
     for (uint32_t r = 0; r < plan->placement->ranks; r++) {
         struct plan_rank rank = plan_for_rank(plan, r);
         const uint32_t *held = plan->placement->rank_experts + plan->placement->rank_first[r];
-        bool run = rank.num_actual_groups > 0 && held[rank.num_actual_groups - 1] - held[0] + 1 == rank.num_actual_groups;
+        bool contiguous = rank.num_actual_groups > 0 && held[rank.num_actual_groups - 1] - held[0] + 1 == rank.num_actual_groups;
         assert_int_equal(rank.num_actual_groups, plan->placement->rank_first[r + 1] - plan->placement->rank_first[r]);
-        assert_int_equal(rank.num_groups, run ? experts : rank.num_actual_groups);
-        assert_int_equal(rank.group_offset, run ? held[0] : 0);
+        assert_int_equal(rank.num_groups, contiguous ? experts : rank.num_actual_groups);
+        assert_int_equal(rank.group_offset, contiguous ? held[0] : 0);
         assert_int_equal(rank.first_row, row);
         size_t end = row;
         for (size_t g = 0; g < rank.num_actual_groups; g++) {
@@ -50,18 +50,18 @@ static void check_plan(const struct plan *plan, const int32_t *ids, uint32_t exp
     assert_int_equal(row, plan->rows);
 }
 
-// The i-th row of an expert is on its holder i mod n.
-static void check_turns(const struct plan *plan, const int32_t *ids) {
+// The i-th row of an expert goes to its holder i mod n.
+static void check_round_robin(const struct plan *plan, const int32_t *ids) {
     const struct placement *p = plan->placement;
     for (uint32_t e = 0; e < p->num_experts; e++) {
-        uint32_t turn = 0, holders = p->holder_first[e + 1] - p->holder_first[e];
+        uint32_t count = 0, holders = p->holder_first[e + 1] - p->holder_first[e];
         for (size_t i = 0; i < plan->tokens * plan->top_k; i++) {
             if (ids[i] == (int32_t)e) {
-                uint32_t rank = p->holders[p->holder_first[e] + turn++ % holders], row = plan->choice_row[i];
+                uint32_t rank = p->holders[p->holder_first[e] + count++ % holders], row = plan->choice_row[i];
                 assert_true(row >= plan->rank_rows[rank] && row < plan->rank_rows[rank + 1]);
             }
         }
-        assert_int_equal(plan->expert_rows[e], turn);
+        assert_int_equal(plan->expert_rows[e], count);
     }
 }
 
@@ -76,15 +76,14 @@ static void plan_keeps_every_row_over_random_choices_and_placements(void **state
         uint32_t ranks = 1 + (uint32_t)(next_random(&random) % experts);
         size_t tokens = next_random(&random) % (TOKENS + 1), top_k = 1 + next_random(&random) % CHOICES;
         for (size_t i = 0; i < tokens * top_k; i++) {
-            ids[i] =
-                (int32_t)(next_random(&random) % (experts + ZERO + 2)) - 2; // repeated ids, dropped ones and identities among them
+            ids[i] = (int32_t)(next_random(&random) % (experts + ZERO + 2)) - 2; // includes repeated, dropped and identity ids
         }
         struct placement *placement = random_placement(&random, experts, ranks, round % 4, 1);
         struct plan plan;
         plan_init(&plan, memory, TOKENS, CHOICES, EXPERTS, EXPERTS);
         assert_false(err_is(plan_make(&plan, placement, ids, tokens, top_k, ZERO)));
         check_plan(&plan, ids, experts);
-        check_turns(&plan, ids);
+        check_round_robin(&plan, ids);
         placement_destroy(placement);
     }
     free(memory);
@@ -120,7 +119,7 @@ static void plan_names_the_expert_that_is_out_of_range(void **state) {
     int32_t ids[] = {0, 3, -1, 4};
     assert_int_equal(plan_make(&plan, placement, ids, 2, 2, 0).code, EXPERTD_ERR_EXPERT_OUT_OF_RANGE);
     assert_string_equal(expertd_err_message(), "expert 4 at token 1, choice 1: the layer has experts 0 to 3");
-    assert_false(err_is(plan_make(&plan, placement, ids, 2, 2, 1))); // an identity expert now
+    assert_false(err_is(plan_make(&plan, placement, ids, 2, 2, 1))); // id 4 is an identity expert now
     placement_destroy(placement);
     free(memory);
 }

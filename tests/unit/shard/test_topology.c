@@ -18,7 +18,7 @@ static struct topology_cpus cpus_of(const char *list) {
     return cpus;
 }
 
-static void lists_are_read_as_sysfs_writes_them(void **state) {
+static void lists_of_sysfs_are_parsed(void **state) {
     (void)state;
     assert_int_equal(cpus_of("0-3,8,10-11\n").bits[0], 0xd0f);
     assert_int_equal(cpus_of("64-65").bits[1], 3);
@@ -27,13 +27,13 @@ static void lists_are_read_as_sysfs_writes_them(void **state) {
     assert_int_equal(cpus_of("4095").bits[63], UINT64_C(1) << 63);
 }
 
-static void what_is_no_list_is_refused(void **state) {
+static void bad_lists_are_refused(void **state) {
     (void)state;
     static const char *const BAD[] = {"x", "1-", "-1", "1,x", "1;2", "4096", "0-99999999999999999999", "1 2", ",1"};
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
         struct topology_cpus cpus;
         if (topology_parse_cpus(BAD[i], &cpus).code != EXPERTD_ERR_IO) {
-            fail_msg("\"%s\" is taken", BAD[i]);
+            fail_msg("\"%s\" is accepted", BAD[i]);
         }
     }
 }
@@ -55,13 +55,13 @@ static void nodes_have_the_cpus_that_the_process_may_use(void **state) {
     assert_non_null(mkdtemp(root));
     static struct topology topology;
     struct topology_cpus allowed = cpus_of("0-2,5,70");
-    topology_read(root, &allowed, &topology); // nothing to read: one node
+    topology_read(root, &allowed, &topology); // no files: one node
     assert_int_equal(topology.count, 1);
     assert_int_equal(topology.cpus, 5);
     assert_memory_equal(&topology.nodes[0].cpus, &allowed, sizeof allowed);
     write_node(root, 0, "0-1,4\n");
-    write_node(root, 1, "6-9\n"); // none of ours
-    write_node(root, 2, "\n");    // memory alone
+    write_node(root, 1, "6-9\n"); // none allowed
+    write_node(root, 2, "\n");    // memory without CPUs
     write_node(root, 3, "2,70\n");
     write_node(root, 5, "rubbish\n");
     topology_read(root, &allowed, &topology);
@@ -77,11 +77,11 @@ static void nodes_have_the_cpus_that_the_process_may_use(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-static void ranks_are_spread_contiguously_and_every_node_has_one(void **state) {
+static void consecutive_ranks_share_nodes_and_every_node_has_one(void **state) {
     (void)state;
     static struct topology topology = {.count = 3};
     assert_int_equal(topology_teams(NULL, 8), 1);
-    assert_int_equal(topology_teams(&topology, 2), 1); // a node without a rank would idle
+    assert_int_equal(topology_teams(&topology, 2), 1); // otherwise a node without a rank would be idle
     for (uint32_t ranks = 3; ranks < 20; ranks++) {
         assert_int_equal(topology_teams(&topology, ranks), 3);
         uint32_t last = 0;
@@ -106,21 +106,21 @@ static void this_machine_is_read_and_memory_preferred(void **state) {
     enum { BYTES = 1 << 16 };
     char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(memory, MAP_FAILED);
-    struct topology_node none = {.number = 63}; // no such node: advice that is not taken
+    struct topology_node none = {.number = 63}; // does not exist: the advice is ignored
     topology_prefer(&topology.nodes[0], memory, BYTES);
     topology_prefer(&none, memory, BYTES);
     topology_prefer(NULL, memory, BYTES);
-    topology_prefer(&topology.nodes[0], memory + 1, 100); // no whole page
+    topology_prefer(&topology.nodes[0], memory + 1, 100); // not a full page
     memset(memory, 1, BYTES);
     munmap(memory, BYTES);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_read_as_sysfs_writes_them),
-        cmocka_unit_test(what_is_no_list_is_refused),
+        cmocka_unit_test(lists_of_sysfs_are_parsed),
+        cmocka_unit_test(bad_lists_are_refused),
         cmocka_unit_test(nodes_have_the_cpus_that_the_process_may_use),
-        cmocka_unit_test(ranks_are_spread_contiguously_and_every_node_has_one),
+        cmocka_unit_test(consecutive_ranks_share_nodes_and_every_node_has_one),
         cmocka_unit_test(this_machine_is_read_and_memory_preferred),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// A view of a dense, row-major, little-endian tensor in memory that somebody else owns.
+// A view of a dense, row-major, little-endian tensor in borrowed memory.
 #ifndef EXPERTD_BASE_TENSOR_H
 #define EXPERTD_BASE_TENSOR_H
 
@@ -19,13 +19,13 @@ struct expertd_tensor_view {
     uint64_t bytes;
 };
 
-// Elements and bytes of a shape; EXPERTD_ERR_SHAPE_MISMATCH where the product overflows 63 bits.
+// Elements and bytes of a shape. EXPERTD_ERR_SHAPE_MISMATCH where the product overflows 63 bits.
 EXPERTD_FALLIBLE expertd_tensor_elements(const uint64_t *shape, uint32_t rank, uint64_t *elements);
 EXPERTD_FALLIBLE expertd_tensor_bytes(enum expertd_dtype dtype, const uint64_t *shape, uint32_t rank, uint64_t *bytes);
 
 enum { EXPERTD_TENSOR_SHAPE_TEXT_MAX = 192 };
 
-// "[32, 96]" into text, for messages; returns text.
+// Writes a shape such as "[32, 96]" to `text`, for messages. Returns `text`.
 const char *expertd_tensor_shape_text(const uint64_t *shape, uint32_t rank, char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX]);
 
 #ifdef __cplusplus

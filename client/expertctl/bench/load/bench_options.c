@@ -11,11 +11,11 @@
 enum { DEFAULT_DURATION_S = 10, DEFAULT_WARMUP_S = 1, DEFAULT_STEP_S = 3, DEFAULT_INFLIGHT = 4096, DEFAULT_POOL = 256 };
 static const double DEFAULT_LAG_SHARE = 0.1, DEFAULT_TOLERANCE = 0.05, DEFAULT_START_RATE = 100;
 
-static FALLIBLE read_whole(const char *value, uint64_t least, uint64_t most, uint64_t *out) {
+static FALLIBLE read_integer(const char *value, uint64_t least, uint64_t most, uint64_t *out) {
     char *end = NULL;
     unsigned long long number = value[0] >= '0' && value[0] <= '9' ? strtoull(value, &end, 10) : 0;
     if (!end || *end || number < least || number > most) {
-        FAIL(EXPERTD_ERR_USAGE, "%s: a whole number from %llu to %llu is expected", value, (unsigned long long)least,
+        FAIL(EXPERTD_ERR_USAGE, "%s: an integer from %llu to %llu is expected", value, (unsigned long long)least,
              (unsigned long long)most);
     }
     *out = number;
@@ -24,7 +24,7 @@ static FALLIBLE read_whole(const char *value, uint64_t least, uint64_t most, uin
 
 static FALLIBLE read_count(const char *value, uint32_t most, uint32_t *out) {
     uint64_t number = 0;
-    TRY(read_whole(value, 1, most, &number));
+    TRY(read_integer(value, 1, most, &number));
     *out = (uint32_t)number;
     return OK;
 }
@@ -67,7 +67,7 @@ static FALLIBLE set_warmup(struct bench_options *o, const char *value) {
     return value_pause_ns(value, &o->warmup_ns);
 }
 static FALLIBLE set_seed(struct bench_options *o, const char *value) {
-    return read_whole(value, 0, INT64_MAX, &o->seed);
+    return read_integer(value, 0, INT64_MAX, &o->seed);
 }
 static FALLIBLE set_tokens(struct bench_options *o, const char *value) {
     o->tokens_text = value;
@@ -78,7 +78,7 @@ static FALLIBLE set_routing(struct bench_options *o, const char *value) {
     return routing_parse(value, &o->routing);
 }
 static FALLIBLE set_layers(struct bench_options *o, const char *value) {
-    o->layers = value; // read against what is served
+    o->layers = value; // parsed once the daemon's layers are known
     return OK;
 }
 static FALLIBLE set_pool(struct bench_options *o, const char *value) {
@@ -133,36 +133,38 @@ static FALLIBLE set_region(struct bench_options *o, const char *value) {
 
 static const struct flag {
     const char *name;
-    const char *value; // what it takes, for the help; NULL: nothing
+    const char *value; // name of its value, for the help; NULL: no value
     int values;
     err_t (*set)(struct bench_options *, const char *);
     const char *help;
 } FLAGS[] = {
-    {"--rate", "R", 1, set_rate, "open loop: R calls per second, whatever the answers do; with --find-max where to begin"},
-    {"--concurrency", "N", 1, set_concurrency, "closed loop: N calls in flight, the next leaves when one is answered (1)"},
-    {"--trace", "FILE", 1, set_trace, "open loop: a call per line, SECONDS LAYER TOKENS"},
-    {"--arrivals", "poisson|constant", 1, set_arrivals, "of an open loop (poisson)"},
-    {"--duration", "D", 1, set_duration, "of the measured time (10s; a step of --find-max: 3s; a trace: its own)"},
-    {"--warmup", "D", 1, set_warmup, "load before that, not measured (1s; a trace: 0)"},
-    {"--tokens", "DISTRIBUTION", 1, set_tokens, "per call: N, uniform:A-B, list:N@WEIGHT,…, lognormal:MEDIAN,SIGMA[,MAX] (1)"},
-    {"--routing", "ROUTING", 1, set_routing, "own, uniform, zipf:S, hot:N[,PERIOD] (moves on), one[:EXPERT], none: all -1 (own)"},
-    {"--layers", "LIST", 1, set_layers, "such as 3,5-7, or all; calls take one at random (the first that is ready)"},
-    {"--stream", NULL, 0, set_stream, "requests in one Stream per connection, not each in a call of its own"},
-    {"--region", NULL, 0, set_region, "through shared memory, a region per process; over the Unix socket"},
-    {"--connections", "N", 1, set_connections, "in all (one per process)"},
+    {"--rate", "R", 1, set_rate, "open loop: R calls per second, however long answers take; with --find-max the first rate"},
+    {"--concurrency", "N", 1, set_concurrency, "closed loop: N calls in flight; the next is sent when one is answered (1)"},
+    {"--trace", "FILE", 1, set_trace, "open loop: FILE has a call per line, SECONDS LAYER TOKENS"},
+    {"--arrivals", "poisson|constant", 1, set_arrivals, "spacing of the calls of an open loop (poisson)"},
+    {"--duration", "D", 1, set_duration, "measured time (10s; each step of --find-max: 3s; a trace: its own length)"},
+    {"--warmup", "D", 1, set_warmup, "load before the measured time (1s; a trace: 0)"},
+    {"--tokens", "DISTRIBUTION", 1, set_tokens,
+     "tokens per call: N, uniform:A-B, list:N@WEIGHT,…, lognormal:MEDIAN,SIGMA[,MAX] (1)"},
+    {"--routing", "ROUTING", 1, set_routing,
+     "own, uniform, zipf:S, hot:N[,PERIOD] (other experts each PERIOD), one[:EXPERT], none: ids -1 (own)"},
+    {"--layers", "LIST", 1, set_layers, "such as 3,5-7, or all; each call takes one at random (the first ready layer)"},
+    {"--stream", NULL, 0, set_stream, "send requests in one Stream per connection instead of unary calls"},
+    {"--region", NULL, 0, set_region, "send tensors through shared memory, a region per process; needs the Unix socket"},
+    {"--connections", "N", 1, set_connections, "connections in all (one per process)"},
     {"--processes", "N", 1, set_processes, "client processes that share the load (1)"},
-    {"--max-inflight", "N", 1, set_max_inflight, "open loop: calls that may wait for their answer at a time (4096)"},
+    {"--max-inflight", "N", 1, set_max_inflight, "open loop: at most N calls in flight (4096)"},
     {"--seed", "N", 1, set_seed, "the same seed gives the same load (1)"},
-    {"--check", "all|sample=N|off", 1, set_check, "compare answers with those of the same rows asked alone before the run (all)"},
-    {"--pool", "N", 1, set_pool, "distinct rows that requests are made of (256)"},
-    {"--lag-limit", "SHARE", 1, set_lag_limit, "INVALID where the lag's p99 is more of the response time's p99 (10%)"},
-    {"--find-max", NULL, 0, set_find_max, "search the highest rate that holds --slo"},
-    {"--slo", "p99=20ms", 1, set_slo, "also p50=, p99.9=, max=, mean="},
-    {"--quiet", NULL, 0, set_quiet, "no line per second on standard error"},
-    {"--csv", "FILE", 1, set_csv, "a line per run, or per step of --find-max"},
-    {"--save", "FILE", 1, set_save, "what --json prints, for --compare"},
-    {"--compare", "A B", 2, set_compare, "two saved results: is B worse? No daemon is asked"},
-    {"--tolerance", "SHARE", 1, set_tolerance, "by which B may be worse (5%)"},
+    {"--check", "all|sample=N|off", 1, set_check, "compare answers with those of the same rows sent alone before the run (all)"},
+    {"--pool", "N", 1, set_pool, "distinct rows from which requests are made (256)"},
+    {"--lag-limit", "SHARE", 1, set_lag_limit, "INVALID if the lag's p99 exceeds this share of the response time's p99 (10%)"},
+    {"--find-max", NULL, 0, set_find_max, "search for the highest rate that holds --slo"},
+    {"--slo", "p99=20ms", 1, set_slo, "service level of --find-max; also p50=, p99.9=, max=, mean="},
+    {"--quiet", NULL, 0, set_quiet, "no progress line per second on standard error"},
+    {"--csv", "FILE", 1, set_csv, "write a line per run, or per step of --find-max"},
+    {"--save", "FILE", 1, set_save, "write what --json prints, for --compare"},
+    {"--compare", "A B", 2, set_compare, "say whether saved result B is worse than A; calls no daemon"},
+    {"--tolerance", "SHARE", 1, set_tolerance, "how much worse B may be (5%)"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 _Static_assert(FLAG_COUNT <= 32, "a bit per flag");
@@ -236,25 +238,25 @@ static FALLIBLE check_compare(const struct bench_options *o) {
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const char *name = FLAGS[i].name;
         if (o->seen >> i & 1 && strcmp(name, "--compare") != 0 && strcmp(name, "--tolerance") != 0) {
-            FAIL(EXPERTD_ERR_USAGE, "--compare asks no daemon: %s does not go with it", name);
+            FAIL(EXPERTD_ERR_USAGE, "--compare calls no daemon: leave %s out", name);
         }
     }
     return OK;
 }
 
-// What would do nothing: who gives it expects something.
-static FALLIBLE check_idle(const struct bench_options *o) {
+// Refuses flags that would have no effect.
+static FALLIBLE check_unused(const struct bench_options *o) {
     static const char *const OPEN[] = {"--arrivals", "--max-inflight", "--lag-limit"};
     bool scheduled = o->rate > 0 || o->find_max;
     if (is_given(o, "--tolerance")) {
-        FAIL(EXPERTD_ERR_USAGE, "--tolerance is that of --compare");
+        FAIL(EXPERTD_ERR_USAGE, "--tolerance is only for --compare: give both, or leave it out");
     }
     if (o->trace && is_given(o, "--arrivals")) {
-        FAIL(EXPERTD_ERR_USAGE, "--trace says itself when calls arrive: --arrivals does not go with it");
+        FAIL(EXPERTD_ERR_USAGE, "--trace has its own send times: leave --arrivals out");
     }
     for (size_t i = 0; i < sizeof OPEN / sizeof *OPEN; i++) {
         if (!scheduled && !o->trace && is_given(o, OPEN[i])) {
-            FAIL(EXPERTD_ERR_USAGE, "%s is of an open loop: it goes with --rate, --trace or --find-max", OPEN[i]);
+            FAIL(EXPERTD_ERR_USAGE, "%s is only for an open loop: give --rate, --trace or --find-max with it", OPEN[i]);
         }
     }
     return OK;
@@ -262,23 +264,24 @@ static FALLIBLE check_idle(const struct bench_options *o) {
 
 static FALLIBLE check_load(const struct bench_options *o) {
     if ((o->rate > 0) + (o->concurrency > 0) + (o->trace != NULL) > 1) {
-        FAIL(EXPERTD_ERR_USAGE, "--rate, --concurrency or --trace: a load is one of them");
+        FAIL(EXPERTD_ERR_USAGE, "--rate, --concurrency or --trace: a load is one of them, give only one");
     }
     if (o->find_max != (o->slo.text != NULL)) {
         FAIL(EXPERTD_ERR_USAGE, "--find-max and --slo go together; %s is missing", o->find_max ? "--slo p99=20ms" : "--find-max");
     }
     if (o->find_max && (o->concurrency || o->trace)) {
-        FAIL(EXPERTD_ERR_USAGE, "--find-max searches a rate: it goes with neither --concurrency nor --trace");
+        FAIL(EXPERTD_ERR_USAGE, "--find-max searches a rate: leave out --concurrency and --trace");
     }
     if (o->trace && (o->layers || is_given(o, "--tokens"))) {
-        FAIL(EXPERTD_ERR_USAGE, "--trace says layers and tokens itself: --layers and --tokens do not go with it");
+        FAIL(EXPERTD_ERR_USAGE, "--trace has its own layers and tokens: leave --layers and --tokens out");
     }
     if (o->csv && o->save && strcmp(o->csv, o->save) == 0) {
-        FAIL(EXPERTD_ERR_USAGE, "--csv and --save both name %s: one would replace the other", o->csv);
+        FAIL(EXPERTD_ERR_USAGE, "--csv and --save both name %s, and one file would replace the other: give two different files",
+             o->csv);
     }
     uint32_t rows_least = routing_phases(&o->routing);
     if (o->pool_rows < rows_least) {
-        FAIL(EXPERTD_ERR_USAGE, "--pool %u: a hot set that moves needs %u rows at least", o->pool_rows, rows_least);
+        FAIL(EXPERTD_ERR_USAGE, "--pool %u: --routing hot needs at least %u rows", o->pool_rows, rows_least);
     }
     return OK;
 }
@@ -288,7 +291,7 @@ FALLIBLE bench_options_finish(struct bench_options *o) {
         return check_compare(o);
     }
     TRY(check_load(o));
-    TRY(check_idle(o));
+    TRY(check_unused(o));
     if (o->find_max && o->rate == 0) {
         o->rate = DEFAULT_START_RATE;
     }
@@ -298,8 +301,8 @@ FALLIBLE bench_options_finish(struct bench_options *o) {
     o->connections = o->connections ? o->connections : o->processes;
     uint32_t inflight = bench_open_loop(o) ? o->max_inflight : o->concurrency;
     if (o->connections < o->processes || inflight < o->processes) {
-        FAIL(EXPERTD_ERR_USAGE, "%u processes share %u connections and %u calls in flight: each takes one at least", o->processes,
-             o->connections, inflight);
+        FAIL(EXPERTD_ERR_USAGE, "%u processes share %u connections and %u calls in flight: each process needs at least one of both",
+             o->processes, o->connections, inflight);
     }
     if (o->duration_ns < 0 && !o->trace) {
         o->duration_ns = (int64_t)(o->find_max ? DEFAULT_STEP_S : DEFAULT_DURATION_S) * NS_PER_S;

@@ -14,8 +14,8 @@
 enum { BENCH_PROCESSES_MAX = 64, BENCH_POOL_MAX = 65536 };
 
 struct bench_options {
-    const char *given;    // the first flag of bench's that was there; NULL: none
-    uint32_t seen;        // a bit per flag, in the help's order
+    const char *given;    // the first flag of bench on the line; NULL: none
+    uint32_t seen;        // a bit per flag, in the order of the help
     double rate;          // open loop, calls per second in all; 0: not given
     uint32_t concurrency; // closed loop, calls in flight in all; 0: not given
     const char *trace;    // FILE, or NULL
@@ -29,7 +29,7 @@ struct bench_options {
     struct bench_tokens tokens;
     struct bench_routing routing;
     uint32_t pool_rows;
-    uint32_t check_every; // every so many answers are compared; 0: none
+    uint32_t check_every; // every check_every-th answer is compared; 0: none
     double lag_share;
     bool find_max;
     struct bench_slo slo; // text NULL: not given
@@ -41,17 +41,17 @@ struct bench_options {
 
 void bench_options_init(struct bench_options *out);
 
-// Reads one flag at argv[*at] with its values; *known false: it is none of bench's. EXPERTD_ERR_USAGE.
+// Reads one flag at argv[*at] with its values. *known false: it is not a flag of bench. EXPERTD_ERR_USAGE.
 FALLIBLE bench_options_read(int argc, char *const *argv, int *at, struct bench_options *out, bool *known);
-// After all flags: what does not go together, and what a choice leaves open. EXPERTD_ERR_USAGE.
+// After all flags: checks that they fit together and sets defaults. EXPERTD_ERR_USAGE.
 FALLIBLE bench_options_finish(struct bench_options *options);
 
-// Is the load a schedule (a rate or a trace)?
+// True if the load follows a schedule: a rate or a trace.
 static inline bool bench_open_loop(const struct bench_options *options) {
     return options->concurrency == 0;
 }
 
-// For "did you mean": the i-th flag's name, NULL after the last.
+// The i-th flag's name, for "did you mean"; NULL after the last.
 const char *bench_options_name(size_t i);
 void bench_options_help(FILE *out);
 

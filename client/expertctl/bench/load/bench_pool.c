@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-enum { STREAM_OF_ROWS = 3 << 20, ASK_TRIES = 50, ASK_AGAIN_MS = 100, REQUEST_OVERHEAD_BYTES = 1024 };
+enum { STREAM_OF_ROWS = 3 << 20, SEND_TRIES = 50, RETRY_PAUSE_MS = 100, REQUEST_OVERHEAD_BYTES = 1024 };
 
 // ---- rows and routes
 
@@ -26,7 +26,7 @@ static uint64_t rows_of_group(const struct bench_pool *pool, const struct bench_
     return pool->rows / routing_phases(&o->routing);
 }
 
-uint32_t pool_tokens_most(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *o) {
+uint32_t pool_max_tokens(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *o) {
     uint64_t most = target->max_tokens, message = target->max_message_bytes;
     uint64_t in_message = message > REQUEST_OVERHEAD_BYTES ? (message - REQUEST_OVERHEAD_BYTES) / bytes_of_token(pool) : 0;
     uint64_t in_pieces = (CALLS_PIECES_MAX - 1) * rows_of_group(pool, o) - 1;
@@ -37,21 +37,23 @@ uint32_t pool_tokens_most(const struct bench_pool *pool, const struct bench_targ
 FALLIBLE pool_check(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *o) {
     uint64_t most = o->tokens.high, bytes = most * bytes_of_token(pool);
     if (!o->region && bytes + REQUEST_OVERHEAD_BYTES > target->max_message_bytes) {
-        FAIL(EXPERTD_ERR_USAGE, "calls of up to %u tokens are messages of %llu bytes, the daemon takes %llu: fewer --tokens",
-             o->tokens.high, (unsigned long long)bytes, (unsigned long long)target->max_message_bytes);
+        FAIL(EXPERTD_ERR_USAGE,
+             "calls of up to %u tokens are messages of %llu bytes, and the daemon takes %llu: give fewer --tokens", o->tokens.high,
+             (unsigned long long)bytes, (unsigned long long)target->max_message_bytes);
     }
     if (most / rows_of_group(pool, o) + 2 > CALLS_PIECES_MAX) {
-        FAIL(EXPERTD_ERR_USAGE, "calls of up to %u tokens from a pool of %u rows: a larger --pool", o->tokens.high, pool->rows);
+        FAIL(EXPERTD_ERR_USAGE, "calls of up to %u tokens from a pool of %u rows have too many pieces: give a larger --pool",
+             o->tokens.high, pool->rows);
     }
     return OK;
 }
 
-// Codes by chance, so of every magnitude that the type has, but no NaN and no infinity; and scales of some hundredths.
+// Random codes of every magnitude, without NaN and infinity, and scales from 0.001 to 0.1.
 static FALLIBLE fill_f8(struct bench_pool *pool, uint64_t seed) {
     struct bench_random random = bench_random_seeded(seed, STREAM_OF_ROWS);
     pool->scales = calloc(pool->rows, sizeof *pool->scales);
     if (!pool->scales) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the scales of %u rows: a smaller --pool", pool->rows);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the scales of %u rows: give a smaller --pool", pool->rows);
     }
     for (uint32_t r = 0; r < pool->rows; r++) {
         pool->scales[r] = (float)(1 + bench_random_below(&random, 100)) / 1000;
@@ -90,7 +92,7 @@ static FALLIBLE reserve_expected(const struct bench_target *target, struct bench
     size_t bytes = (size_t)target->num_layers * pool->rows * pool->answer_bytes;
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the answers of %u rows in %u layers (%zu bytes): a smaller --pool", pool->rows,
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the answers of %u rows in %u layers (%zu bytes): give a smaller --pool", pool->rows,
              target->num_layers, bytes);
     }
     pool->expected = mapped;
@@ -115,7 +117,7 @@ FALLIBLE pool_init(const struct bench_target *target, const struct bench_options
     pool->ids = calloc(slots, sizeof *pool->ids);
     pool->weights = calloc(slots, sizeof *pool->weights);
     if (!pool->hidden || !pool->ids || !pool->weights) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u rows: a smaller --pool", pool->rows);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u rows: give a smaller --pool", pool->rows);
     }
     TRY(fill_hidden(pool, o->seed));
     if (pool->routed) {
@@ -143,7 +145,7 @@ struct pool_window pool_group(const struct bench_pool *pool, uint32_t phases, ui
     return (struct pool_window){.first = first, .count = (uint32_t)((phase + 1) * (uint64_t)pool->rows / phases) - first};
 }
 
-// The longest run of consecutive rows from the window's token `token` on.
+// The longest run of consecutive pool rows that begins at the window's token `token`.
 static uint32_t run_at(const struct pool_window *w, uint32_t token, uint32_t *row) {
     uint32_t at = (uint32_t)(((uint64_t)w->start + token) % w->count);
     *row = w->first + at;
@@ -192,7 +194,7 @@ bool pool_agrees(const struct bench_pool *pool, uint32_t layer_index, const stru
     return true;
 }
 
-// ---- asking alone
+// ---- sending rows alone
 
 static struct wire_tensor one_row(enum expertd_dtype dtype, uint64_t width, const void *data, size_t bytes) {
     return (struct wire_tensor){
@@ -201,23 +203,23 @@ static struct wire_tensor one_row(enum expertd_dtype dtype, uint64_t width, cons
     };
 }
 
-static FALLIBLE ask_patiently(struct client *client, const struct wire_request *request, int64_t timeout_us,
-                              struct client_reply *reply) {
+static FALLIBLE forward_with_retries(struct client *client, const struct wire_request *request, int64_t timeout_us,
+                                     struct client_reply *reply) {
     for (int tries = 1;; tries++) {
         err_t e = client_forward(client, request, timeout_us, reply);
-        if (e.code != EXPERTD_ERR_QUEUE_FULL || tries == ASK_TRIES) {
+        if (e.code != EXPERTD_ERR_QUEUE_FULL || tries == SEND_TRIES) {
             return e;
         }
         const struct proto_error_text *refusal = client_refusal(client);
-        int64_t wait_ms = refusal && refusal->retry_after_ms > 0 ? refusal->retry_after_ms : ASK_AGAIN_MS;
+        int64_t wait_ms = refusal && refusal->retry_after_ms > 0 ? refusal->retry_after_ms : RETRY_PAUSE_MS;
         wait_ms = wait_ms < NS_PER_S / NS_PER_MS ? wait_ms : NS_PER_S / NS_PER_MS;
         struct timespec pause = {wait_ms / 1000, wait_ms % 1000 * NS_PER_MS};
         nanosleep(&pause, NULL);
     }
 }
 
-static FALLIBLE ask_row(struct client *client, const struct bench_target *target, const struct bench_pool *pool,
-                        uint32_t layer_index, uint32_t row, int64_t timeout_us) {
+static FALLIBLE send_row_alone(struct client *client, const struct bench_target *target, const struct bench_pool *pool,
+                               uint32_t layer_index, uint32_t row, int64_t timeout_us) {
     size_t k = pool->choices;
     struct wire_request request = {
         .id = row + 1,
@@ -235,7 +237,7 @@ static FALLIBLE ask_row(struct client *client, const struct bench_target *target
     }
     snprintf(request.model, sizeof request.model, "%s", target->model);
     struct client_reply reply;
-    TRY(ask_patiently(client, &request, timeout_us, &reply));
+    TRY(forward_with_retries(client, &request, timeout_us, &reply));
     const struct expertd_tensor_view *answer = &reply.wire.output.view;
     bool fits = reply.wire.output.present && answer->bytes == pool->answer_bytes && answer->dtype == pool->answer;
     if (fits) {
@@ -252,7 +254,8 @@ static FALLIBLE ask_row(struct client *client, const struct bench_target *target
 FALLIBLE pool_ask(struct client *client, const struct bench_target *target, const struct bench_pool *pool, int64_t timeout_us) {
     for (uint32_t l = 0; l < target->num_layers; l++) {
         for (uint32_t row = 0; row < pool->rows; row++) {
-            TRY_IN(ask_row(client, target, pool, l, row, timeout_us), "layer %u, row %u alone", target->layers[l].layer, row);
+            TRY_IN(send_row_alone(client, target, pool, l, row, timeout_us), "layer %u, row %u alone", target->layers[l].layer,
+                   row);
         }
     }
     return OK;

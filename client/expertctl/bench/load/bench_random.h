@@ -10,7 +10,7 @@ struct bench_random {
     uint64_t state[4];
 };
 
-// `stream` tells the generators of one seed apart (a process, a purpose).
+// Different `stream` numbers give independent generators of one seed (for a process, for a purpose).
 static inline struct bench_random bench_random_seeded(uint64_t seed, uint64_t stream) {
     struct bench_random random;
     uint64_t x = seed ^ stream * UINT64_C(0xd1342543de82ef95);

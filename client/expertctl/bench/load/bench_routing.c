@@ -12,7 +12,7 @@ static const double EXPONENT_MAX = 10;
 
 static bool take_expert(const char **text, uint32_t *out) {
     double number;
-    if (!value_take_number(text, &number) || number >= EXPERTD_ROUTING_EXPERTS_MAX || number != floor(number)) {
+    if (!value_take_number(text, &number) || number >= BENCH_ROUTING_EXPERTS_MAX || number != floor(number)) {
         return false;
     }
     *out = (uint32_t)number;
@@ -65,10 +65,12 @@ FALLIBLE bench_routing_check(const struct bench_routing *routing, uint32_t exper
         FAIL(EXPERTD_ERR_USAGE, "expert %u: the layer has experts 0 to %u", routing->expert, experts - 1);
     }
     if (routing->kind == ROUTING_HOT && (routing->experts > experts || routing->experts < choices)) {
-        FAIL(EXPERTD_ERR_USAGE, "%u hot experts: each row takes %u of the layer's %u", routing->experts, choices, experts);
+        FAIL(EXPERTD_ERR_USAGE, "%u hot experts: give from %u, the choices of a row, to %u, the experts of the layer",
+             routing->experts, choices, experts);
     }
-    if (experts > EXPERTD_ROUTING_EXPERTS_MAX || choices > experts) {
-        FAIL(EXPERTD_ERR_USAGE, "a layer with %u experts and %u choices per row cannot be routed here; use own", experts, choices);
+    if (experts > BENCH_ROUTING_EXPERTS_MAX || choices > experts) {
+        FAIL(EXPERTD_ERR_USAGE, "routes for a layer with %u experts and %u choices per row cannot be generated: use --routing own",
+             experts, choices);
     }
     return OK;
 }
@@ -84,14 +86,14 @@ uint32_t routing_phase_at(const struct bench_routing *routing, int64_t since_sta
     return (uint32_t)(since_start_ns / routing->period_ns % ROUTING_PHASES);
 }
 
-// What a row chooses from: `count` experts in `order`, by `cumulated` shares.
-struct choice {
+// The distribution that a row's experts are drawn from: `count` experts in `order`, with cumulative weights.
+struct expert_distribution {
     const uint32_t *order;
     const double *cumulated;
     uint32_t count;
 };
 
-static uint32_t draw_place(const struct choice *from, struct bench_random *random) {
+static uint32_t draw_index(const struct expert_distribution *from, struct bench_random *random) {
     double drawn = bench_random_unit(random) * from->cumulated[from->count - 1];
     uint32_t low = 0, high = from->count - 1;
     while (low < high) {
@@ -114,17 +116,17 @@ static bool taken(const int32_t *ids, uint32_t count, uint32_t expert) {
     return false;
 }
 
-// Without replacement: an expert drawn again is drawn anew, and after DRAWS_MAX the next free one in order is taken.
-static void choose_distinct(const struct choice *from, uint32_t choices, struct bench_random *random, int32_t *ids) {
+// Draws without replacement: a repeated expert is drawn again, and after DRAWS_MAX draws the next free one in order is used.
+static void choose_distinct(const struct expert_distribution *from, uint32_t choices, struct bench_random *random, int32_t *ids) {
     for (uint32_t k = 0; k < choices; k++) {
-        uint32_t place = draw_place(from, random);
-        for (int draws = 0; draws < DRAWS_MAX && taken(ids, k, from->order[place]); draws++) {
-            place = draw_place(from, random);
+        uint32_t index = draw_index(from, random);
+        for (int draws = 0; draws < DRAWS_MAX && taken(ids, k, from->order[index]); draws++) {
+            index = draw_index(from, random);
         }
-        while (taken(ids, k, from->order[place])) { // ends: choices <= count
-            place = (place + 1) % from->count;
+        while (taken(ids, k, from->order[index])) { // ends: choices <= count
+            index = (index + 1) % from->count;
         }
-        ids[k] = (int32_t)from->order[place];
+        ids[k] = (int32_t)from->order[index];
     }
 }
 
@@ -139,7 +141,7 @@ static void fill_weights(uint32_t choices, struct bench_random *random, float *w
     }
 }
 
-// Popularity has nothing to do with the experts' numbers: a shuffled order.
+// A random order of the experts, so that popularity does not follow their numbers.
 static void shuffle(uint32_t *order, uint32_t count, struct bench_random *random) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t j = (uint32_t)bench_random_below(random, i + 1);
@@ -148,12 +150,12 @@ static void shuffle(uint32_t *order, uint32_t count, struct bench_random *random
     }
 }
 
-static void fill_chosen(const struct bench_routing *routing, uint32_t rows, struct choice all, uint32_t choices,
+static void fill_chosen(const struct bench_routing *routing, uint32_t rows, struct expert_distribution all, uint32_t choices,
                         struct bench_random *random, int32_t *ids) {
     uint32_t phases = routing_phases(routing);
     for (uint32_t row = 0; row < rows; row++) {
-        struct choice from = all;
-        if (routing->kind == ROUTING_HOT) { // the order holds the experts twice, so that a set may wrap around
+        struct expert_distribution from = all;
+        if (routing->kind == ROUTING_HOT) { // `order` has all experts twice, so that a hot set may wrap around
             uint32_t phase = (uint32_t)(((uint64_t)row * phases + phases - 1) / rows);
             from.order += (uint64_t)(phase % phases) * routing->experts % all.count;
             from.count = routing->experts;
@@ -187,12 +189,12 @@ FALLIBLE routing_fill(const struct bench_routing *routing, uint32_t rows, uint32
         for (uint32_t i = 0; i < experts; i++) {
             cumulated[i] = sum += routing->kind == ROUTING_ZIPF ? pow(i + 1, -routing->exponent) : 1;
         }
-        fill_chosen(routing, rows, (struct choice){order, cumulated, experts}, choices, &random, ids);
+        fill_chosen(routing, rows, (struct expert_distribution){order, cumulated, experts}, choices, &random, ids);
     }
-    bool whole = order && cumulated;
+    bool allocated = order && cumulated;
     free(order);
     free(cumulated);
-    if (!whole) {
+    if (!allocated) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the routes of %u experts", experts);
     }
     return OK;

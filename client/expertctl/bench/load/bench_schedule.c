@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 
-enum { STREAM_OF_SCHEDULES = 1 << 20 }; // apart from the generators of tokens and rows
+enum { STREAM_OF_SCHEDULES = 1 << 20 }; // distinct from the random streams of tokens and rows
 
 static double poisson_gap(struct bench_schedule *schedule) {
     return -log(1 - bench_random_unit(&schedule->random)) * schedule->gap_ns;

@@ -1,4 +1,4 @@
-// Which layers of a daemon a load asks: bench_pool.h's target.
+// Chooses the layers that a load calls: bench_target of bench_pool.h.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static FALLIBLE find_model(const struct describe_response *response, const char *name, const struct describe_model **out) {
     if (response->num_models == 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "the daemon serves no model yet: expertctl status says how far it is");
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "the daemon serves no model yet: wait until expertctl status says SERVING");
     }
     for (size_t i = 0; i < response->num_models; i++) {
         if (!*name || strcmp(response->models[i].name, name) == 0) {
@@ -15,7 +15,7 @@ static FALLIBLE find_model(const struct describe_response *response, const char 
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_USAGE, "--model %s is not served; expertctl models lists what is", name);
+    FAIL(EXPERTD_ERR_USAGE, "--model %s is not served; expertctl models lists the models", name);
 }
 
 static FALLIBLE add_layer(const struct describe_layer *layer, struct bench_target *out) {
@@ -31,7 +31,10 @@ static FALLIBLE add_layer(const struct describe_layer *layer, struct bench_targe
              layer->layer);
     }
     if (layer->hidden_size == 0 || layer->top_k == 0 || layer->needs_token_ids || layer->needs_router_input) {
-        FAIL(EXPERTD_ERR_USAGE, "layer %u needs more than hidden states, or has no width: bench cannot ask for it", layer->layer);
+        FAIL(EXPERTD_ERR_USAGE,
+             "layer %u needs token_ids or router_input, or has no size or no router: bench cannot send its requests; choose other "
+             "--layers",
+             layer->layer);
     }
     if (out->num_layers == TARGET_LAYERS_MAX) {
         FAIL(EXPERTD_ERR_USAGE, "more than %d layers", TARGET_LAYERS_MAX);
@@ -40,7 +43,7 @@ static FALLIBLE add_layer(const struct describe_layer *layer, struct bench_targe
     return OK;
 }
 
-// A-B or A at *text, which is moved behind it and a comma.
+// Reads A-B or A at *text, and moves *text behind it and a comma.
 static FALLIBLE take_range(const char **text, unsigned long *low, unsigned long *high) {
     char *end;
     const char *at = *text;
@@ -74,8 +77,9 @@ static FALLIBLE add_range(const struct describe_model *model, unsigned long low,
     return OK;
 }
 
-static FALLIBLE choose_layers(const struct describe_model *model, const struct target_wish *wish, struct bench_target *out) {
-    const char *layers = wish->layers;
+static FALLIBLE choose_layers(const struct describe_model *model, const struct target_selection *selection,
+                              struct bench_target *out) {
+    const char *layers = selection->layers;
     if (!layers) {
         for (size_t i = 0; i < model->num_layers; i++) {
             if (model->layers[i].ready) {
@@ -85,12 +89,12 @@ static FALLIBLE choose_layers(const struct describe_model *model, const struct t
         FAIL(EXPERTD_ERR_UNAVAILABLE, "no layer of %s is ready yet", model->name);
     }
     if (strcmp(layers, "all") == 0) {
-        return err_context(add_range(model, 0, UINT32_MAX, out), "%s", wish->flag);
+        return err_context(add_range(model, 0, UINT32_MAX, out), "%s", selection->flag);
     }
     while (*layers) {
         unsigned long low, high;
-        TRY_IN(take_range(&layers, &low, &high), "%s", wish->flag);
-        TRY_IN(add_range(model, low, high, out), "%s", wish->flag);
+        TRY_IN(take_range(&layers, &low, &high), "%s", selection->flag);
+        TRY_IN(add_range(model, low, high, out), "%s", selection->flag);
     }
     return OK;
 }
@@ -104,20 +108,21 @@ uint32_t target_find_layer(const struct bench_target *target, uint32_t layer) {
     return TARGET_LAYERS_MAX;
 }
 
-FALLIBLE target_describe(struct client *client, const struct target_wish *wish, int64_t timeout_us, struct bench_target *out) {
+FALLIBLE target_describe(struct client *client, const struct target_selection *selection, int64_t timeout_us,
+                         struct bench_target *out) {
     *out = (struct bench_target){0};
     struct client_description description;
-    TRY(client_describe(client, wish->model, timeout_us, &description));
+    TRY(client_describe(client, selection->model, timeout_us, &description));
     const struct describe_response *response = &description.response;
     const struct describe_model *model = NULL;
-    err_t e = find_model(response, wish->model, &model);
+    err_t e = find_model(response, selection->model, &model);
     if (!err_is(e)) {
         snprintf(out->model, sizeof out->model, "%s", model->name);
         snprintf(out->server_version, sizeof out->server_version, "%s", response->server_version ? response->server_version : "");
         out->max_tokens = response->max_tokens ? response->max_tokens : UINT32_MAX;
         out->max_message_bytes = response->max_message_bytes ? response->max_message_bytes : UINT32_MAX;
         out->max_region_bytes = response->max_region_bytes;
-        e = choose_layers(model, wish, out);
+        e = choose_layers(model, selection, out);
         out->choices = response->max_top_k && out->choices > response->max_top_k ? response->max_top_k : out->choices;
     }
     client_description_deinit(&description);

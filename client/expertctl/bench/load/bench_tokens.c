@@ -7,7 +7,7 @@
 
 static const double TOKENS_MAX = 1 << 30, SIGMA_MAX = 5;
 
-// A whole number at *text, which is moved behind it.
+// Reads an integer at *text and moves *text behind it.
 static bool take_count(const char **text, uint32_t *out) {
     double number;
     if (!value_take_number(text, &number) || number > TOKENS_MAX || number != floor(number)) {
@@ -76,7 +76,7 @@ FALLIBLE tokens_parse(const char *text, struct bench_tokens *out) {
         out->high = out->low;
         return OK;
     }
-    FAIL(EXPERTD_ERR_USAGE, "%s: tokens are N, uniform:A-B, list:N@WEIGHT,N@WEIGHT (%d at most) or lognormal:MEDIAN,SIGMA[,MAX]",
+    FAIL(EXPERTD_ERR_USAGE, "%s: tokens are N, uniform:A-B, list:N@WEIGHT,N@WEIGHT (at most %d) or lognormal:MEDIAN,SIGMA[,MAX]",
          text, TOKENS_LIST_MAX);
 }
 
@@ -86,7 +86,7 @@ FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens, uint32_t
         tokens->cut = true;
     }
     if (tokens->high > max_tokens) {
-        FAIL(EXPERTD_ERR_USAGE, "%u tokens in a call: the daemon takes %u at most", tokens->high, max_tokens);
+        FAIL(EXPERTD_ERR_USAGE, "%u tokens in a call: the daemon takes at most %u", tokens->high, max_tokens);
     }
     return OK;
 }

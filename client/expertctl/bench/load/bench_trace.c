@@ -16,10 +16,10 @@ static const char *skip_gap(const char *at) {
     return at + strspn(at, " \t\r,");
 }
 
-FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there) {
+FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *is_call) {
     const char *at = skip_gap(line);
-    *there = *at && *at != '#';
-    if (!*there) {
+    *is_call = *at && *at != '#';
+    if (!*is_call) {
         return OK;
     }
     double numbers[NUMBERS_OF_A_LINE];
@@ -31,12 +31,11 @@ FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there)
         at = skip_gap(at);
     }
     if (*at && *at != '#') {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "three numbers are expected (SECONDS LAYER TOKENS), and then '%.40s'", at);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "three numbers are expected (SECONDS LAYER TOKENS), and '%.40s' follows", at);
     }
     if (numbers[0] > SECONDS_MAX || numbers[1] > UINT32_MAX || numbers[2] > INT32_MAX || numbers[1] != floor(numbers[1]) ||
         numbers[2] != floor(numbers[2])) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "up to a day of seconds and whole numbers of layer and tokens are expected, not '%.40s'",
-             line);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "seconds up to 86400 and integers for layer and tokens are expected, not '%.40s'", line);
     }
     *out = (struct trace_call){llround(numbers[0] * NS_PER_S), (uint32_t)numbers[1], (uint32_t)numbers[2]};
     return OK;
@@ -50,10 +49,10 @@ static FALLIBLE append(struct bench_trace *trace, struct trace_call call) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "more than %d calls; split the trace", TRACE_CALLS_MAX);
     }
     if (trace->count == 0 || (trace->count >= CALLS_FIRST && (trace->count & (trace->count - 1)) == 0)) {
-        size_t room = trace->count ? 2 * trace->count : CALLS_FIRST;
-        struct trace_call *calls = reallocarray(trace->calls, room, sizeof *calls);
+        size_t capacity = trace->count ? 2 * trace->count : CALLS_FIRST;
+        struct trace_call *calls = reallocarray(trace->calls, capacity, sizeof *calls);
         if (!calls) {
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for a trace of %zu calls", room);
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for a trace of %zu calls", capacity);
         }
         trace->calls = calls;
     }
@@ -71,9 +70,9 @@ static FALLIBLE read_lines(FILE *file, const char *path, struct bench_trace *tra
         }
         line[length] = '\0';
         struct trace_call call;
-        bool there;
-        TRY_IN(trace_parse_line(line, &call, &there), "--trace %s: line %zu", path, number);
-        if (there) {
+        bool is_call;
+        TRY_IN(trace_parse_line(line, &call, &is_call), "--trace %s: line %zu", path, number);
+        if (is_call) {
             TRY_IN(append(trace, call), "--trace %s: line %zu", path, number);
         }
     }
@@ -81,7 +80,7 @@ static FALLIBLE read_lines(FILE *file, const char *path, struct bench_trace *tra
         FAIL(EXPERTD_ERR_IO, "--trace %s: %s", path, strerror(errno));
     }
     if (trace->count == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "--trace %s: there is no call in it; a line is SECONDS LAYER TOKENS", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "--trace %s: no call in it; a line is SECONDS LAYER TOKENS", path);
     }
     return OK;
 }

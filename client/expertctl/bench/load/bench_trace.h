@@ -1,5 +1,5 @@
-// A recorded load: one call per line, "SECONDS LAYER TOKENS" (white space or commas between, # begins a comment), seconds from the
-// start and never going back. Pure but for trace_open, which reads a file.
+// A recorded load: one call per line, "SECONDS LAYER TOKENS", separated by white space or commas; # begins a comment. Seconds count
+// from the start and must not decrease. Pure, except trace_open, which reads a file.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_LOAD_BENCH_TRACE_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_LOAD_BENCH_TRACE_H
 
@@ -20,11 +20,11 @@ struct bench_trace {
     size_t count;
 };
 
-// One line without its end. *there is false for an empty or comment line. EXPERTD_ERR_CHECKPOINT names what is wrong, not the
-// line's number.
-FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there);
+// Parses one line without its line end. *is_call is false for an empty or comment line. EXPERTD_ERR_CHECKPOINT names the mistake,
+// not the line's number.
+FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *is_call);
 
-// EXPERTD_ERR_CHECKPOINT names file and line; EXPERTD_ERR_NOMEM. `trace` is released with trace_deinit in any case.
+// EXPERTD_ERR_CHECKPOINT names file and line; EXPERTD_ERR_NOMEM. Call trace_deinit also on error.
 FALLIBLE trace_open(const char *path, struct bench_trace *trace);
 void trace_deinit(struct bench_trace *trace); // legal on a zeroed struct
 

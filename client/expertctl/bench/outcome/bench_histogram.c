@@ -8,7 +8,7 @@ static uint32_t class_of(uint64_t us) {
     if (us < LINEAR) {
         return (uint32_t)us;
     }
-    int shift = 63 - __builtin_clzll(us) - (HISTOGRAM_LINEAR_BITS - 1); // us >> shift lies in [HALF, LINEAR)
+    int shift = 63 - __builtin_clzll(us) - (HISTOGRAM_LINEAR_BITS - 1); // us >> shift is in [HALF, LINEAR)
     return (uint32_t)(LINEAR + (shift - 1) * HALF + (int)(us >> shift) - HALF);
 }
 
@@ -17,7 +17,7 @@ static double middle_of(uint32_t class) {
         return (double)class;
     }
     uint32_t shift = (class - LINEAR) / HALF + 1, mantissa = (class - LINEAR) % HALF + HALF;
-    return ldexp((double)mantissa + 0.5, (int)shift) - 0.5; // the class holds whole microseconds
+    return ldexp((double)mantissa + 0.5, (int)shift) - 0.5; // durations are integer microseconds
 }
 
 void histogram_add(struct bench_histogram *histogram, int64_t us) {
@@ -41,7 +41,7 @@ double histogram_quantile(const struct bench_histogram *histogram, double fracti
     if (histogram->count == 0) {
         return 0;
     }
-    // 0.999 * 1000 is 999.0000000000001 in binary: the slack keeps such a product from asking for one more.
+    // 0.999 * 1000 is 999.0000000000001 in binary; the factor keeps ceil from returning one more.
     double wanted = ceil(fraction * (double)histogram->count * (1 - 1e-12));
     uint64_t rank = wanted < 1 ? 1 : (uint64_t)wanted, seen = 0;
     for (uint32_t i = 0; i < HISTOGRAM_CLASSES; i++) {

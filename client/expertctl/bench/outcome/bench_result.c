@@ -9,7 +9,7 @@ void result_add_failure(struct bench_result *result, int grpc_code, const char *
            (result->failures[i].grpc_code != grpc_code || strcmp(result->failures[i].reason, reason) != 0)) {
         i++;
     }
-    if (i >= RESULT_FAILURES_MAX) { // more kinds than a daemon has: they share the last row
+    if (i >= RESULT_FAILURES_MAX) { // more kinds than a daemon has; they share the last entry
         i = RESULT_FAILURES_MAX - 1;
         snprintf(result->failures[i].reason, RESULT_REASON_MAX, "%s", "OTHERS");
     }
@@ -23,7 +23,7 @@ void result_add_failure(struct bench_result *result, int grpc_code, const char *
     failure->count += count;
 }
 
-static double greater(double a, double b) {
+static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
@@ -35,7 +35,7 @@ void result_merge(struct bench_result *into, const struct bench_result *from) {
     into->wrong += from->wrong;
     into->span_answers += from->span_answers;
     into->span_tokens += from->span_tokens;
-    into->span_s = greater(into->span_s, from->span_s);
+    into->span_s = larger(into->span_s, from->span_s);
     histogram_merge(&into->response, &from->response);
     histogram_merge(&into->service, &from->service);
     histogram_merge(&into->lag, &from->lag);
@@ -46,5 +46,5 @@ void result_merge(struct bench_result *into, const struct bench_result *from) {
     into->slots_waited += from->slots_waited;
     into->unsent += from->unsent;
     into->cpus += from->cpus;
-    into->thread_share = greater(into->thread_share, from->thread_share);
+    into->thread_share = larger(into->thread_share, from->thread_share);
 }

@@ -1,5 +1,5 @@
-// What a load was answered with: one process' account, or several merged. Plain data of a fixed size, so that it may lie in shared
-// memory. Pure; one thread at a time.
+// The result of a load: of one process, or merged over several. Plain data of a fixed size, so that it may lie in shared memory.
+// Pure; one thread at a time.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_RESULT_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_RESULT_H
 
@@ -10,7 +10,7 @@
 
 enum { RESULT_FAILURES_MAX = 32, RESULT_REASON_MAX = 64, RESULT_MESSAGE_MAX = 192 };
 
-// Failed calls of one gRPC status and reason; the first one's message.
+// The failed calls of one gRPC status and reason, with the message of the first one.
 struct result_failure {
     int grpc_code;
     char reason[RESULT_REASON_MAX];
@@ -19,20 +19,20 @@ struct result_failure {
 };
 
 struct bench_result {
-    // calls whose intended time lies in the measured span; each is answered or failed in the end
+    // Calls whose intended time lies in the measured span. Each ends as answered or failed.
     uint64_t calls, answers, failed;
-    uint64_t compared, wrong; // answers held against the same rows asked alone
-    // answers that came within the measured span, whenever they were asked for: what the daemon held
+    uint64_t compared, wrong; // answers compared with those of the same rows sent alone; those that differ
+    // Answers that arrived within the measured span, sent at any time: the daemon's throughput.
     uint64_t span_answers, span_tokens;
-    double span_s;                            // measured; merging keeps the longest
-    struct bench_histogram response, service; // of answers, from the intended and from the real time of sending
-    struct bench_histogram lag;               // of calls: real minus intended time of sending
+    double span_s;                            // length of the measured span; merging keeps the longest
+    struct bench_histogram response, service; // of answers, from the intended and from the actual send time
+    struct bench_histogram lag;               // of calls: actual minus intended send time
     uint32_t num_failures;
-    struct result_failure failures[RESULT_FAILURES_MAX]; // the last one collects what does not fit
-    uint64_t slots_waited;                               // open loop: calls that waited for --max-inflight, in the warm-up too
-    uint64_t unsent;     // open loop: calls that were due and never left (an estimate for Poisson arrivals)
-    double cpus;         // used while it measured, by all processes
-    double thread_share; // of one CPU: the busier of its two threads
+    struct result_failure failures[RESULT_FAILURES_MAX]; // the last one collects all further kinds
+    uint64_t slots_waited; // open loop: calls that waited for a slot of --max-inflight, including the warm-up
+    uint64_t unsent;       // open loop: calls that were due and not sent (an estimate for Poisson arrivals)
+    double cpus;           // CPUs used during the measured span, by all processes
+    double thread_share;   // share of a CPU that the busiest thread used
 };
 
 void result_add_failure(struct bench_result *result, int grpc_code, const char *reason, const char *message, uint64_t count);

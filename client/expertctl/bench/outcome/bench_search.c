@@ -7,7 +7,7 @@
 #include "client/expertctl/print/bench_values.h"
 
 static const double GOODPUT_SHARE = 0.95;
-// A short step of a Poisson load holds more or fewer calls than its rate says; so many standard deviations are no failure.
+// The number of calls in a short step of a Poisson load varies; a shortfall of up to 3 standard deviations is not a failure.
 static const double CHANCE_DEVIATIONS = 3;
 
 struct bench_search search_start(double rate) {
@@ -36,7 +36,7 @@ bool search_next(struct bench_search *search, enum search_step outcome) {
     }
     bool close = search->held > 0 && search->failed > 0 && search->failed <= search->held * SEARCH_PRECISION;
     search->rate = next_rate(search);
-    bool too_high = search->failed == 0 && search->rate > SEARCH_RATE_MAX; // a start may be: it comes down from there
+    bool too_high = search->failed == 0 && search->rate > SEARCH_RATE_MAX; // the first rate may be higher; the search then descends
     return !close && !too_high && search->steps < SEARCH_STEPS_MAX && search->rate >= SEARCH_RATE_MIN;
 }
 
@@ -73,10 +73,10 @@ enum search_step search_judge(const struct bench_slo *slo, double rate, const st
     double due = rate * result->span_s, least = GOODPUT_SHARE * due - CHANCE_DEVIATIONS * sqrt(due);
     bool held = result->answers > 0 && result->wrong == 0 && result_failed_share(result) <= VERDICT_FAILED_SHARE_MAX &&
                 slo_value_us(slo, result) <= (double)slo->limit_us && (double)result->span_answers >= least;
-    if (held) { // the response time counts the client's lag in: without it the daemon holds the rate all the more
+    if (held) { // valid even if the client lagged: response times include the lag
         return SEARCH_HELD;
     }
-    // A daemon that refuses or answers wrongly failed itself, however late the client was.
+    // Refused calls and wrong answers are the daemon's failure, even if the client lagged.
     bool own = result->wrong > 0 || result_failed_share(result) > VERDICT_FAILED_SHARE_MAX;
     return verdict->kind != VERDICT_INVALID || own ? SEARCH_FAILED : SEARCH_CLIENT_FAILED;
 }

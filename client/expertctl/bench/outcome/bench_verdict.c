@@ -23,7 +23,7 @@ const char *verdict_name(enum verdict_kind kind) {
     return NAMES[kind];
 }
 
-// Failures of that status, whatever their reason.
+// Failures with that status, of all reasons.
 static uint64_t failures_of(const struct bench_result *result, int grpc_code) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < result->num_failures; i++) {
@@ -51,32 +51,30 @@ static struct bench_verdict failed(const struct bench_result *result) {
 
 struct bench_verdict verdict_of(const struct bench_result *result, const struct verdict_limits *limits) {
     if (result_failed_share(result) >
-        VERDICT_FAILED_SHARE_MAX) { // first: the client's lag is held against the answered calls alone
+        VERDICT_FAILED_SHARE_MAX) { // checked first: the lag limit is relative to the answered calls only
         return failed(result);
     }
     double lag_us = histogram_quantile(&result->lag, P99), response_us = histogram_quantile(&result->response, P99);
     bool behind = limits->open_loop && lag_us > limits->lag_share * response_us;
     if ((behind || result->unsent > 0) && result->slots_waited > 0) {
-        return invalid("%" PRIu64
-                       " calls waited for one of the client's %u in flight (lag p99 %.0f us): the daemon does not answer "
-                       "as fast as it is asked; a lower --rate, or a higher --max-inflight",
+        return invalid("%" PRIu64 " calls were due while %u were in flight, and waited (lag p99 %.0f us): the daemon answers more "
+                       "slowly than calls are due; give a lower --rate, or a higher --max-inflight",
                        result->slots_waited, limits->max_inflight, lag_us);
     }
     if (result->unsent > 0) {
-        return invalid("%" PRIu64 " calls were due and never left before the end: more --processes, or a lower --rate",
+        return invalid("%" PRIu64 " calls were due and not sent before the end: give more --processes, or a lower --rate",
                        result->unsent);
     }
     if (result->calls == 0) {
         return invalid("no call was due in the measured time: give a longer --duration or a higher --rate");
     }
     if (behind && result->answers > 0) {
-        return invalid(
-            "calls left late: lag p99 %.0f us is more than %.0f %% of the response time's p99 %.0f us; more --processes, "
-            "a lower --rate, or another machine for the client",
-            lag_us, 100 * limits->lag_share, response_us);
+        return invalid("calls were sent late: lag p99 %.0f us is more than %.0f %% of the response time's p99 %.0f us; give more "
+                       "--processes or a lower --rate, or use another machine for the client",
+                       lag_us, 100 * limits->lag_share, response_us);
     }
     if (result->thread_share > VERDICT_THREAD_SHARE_MAX) {
-        return invalid("a thread of the client used %.0f %% of a CPU: more --processes", 100 * result->thread_share);
+        return invalid("a thread of the client used %.0f %% of a CPU: give more --processes", 100 * result->thread_share);
     }
     return (struct bench_verdict){.kind = VERDICT_VALID};
 }

@@ -31,7 +31,7 @@ static double change_of(enum kind kind, double before, double after) {
     return after / before - 1;
 }
 
-// By how much it may be worse.
+// How much worse a measure may be.
 static double bound_of(enum kind kind, double before, double tolerance) {
     switch (kind) {
     case COUNT:

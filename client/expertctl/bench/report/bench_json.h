@@ -1,4 +1,4 @@
-// A load's report as JSON. jansson's value is only named here.
+// A load's report as JSON. json_t is only declared here.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_JSON_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_JSON_H
 
@@ -6,7 +6,7 @@
 
 struct json_t;
 
-// NULL where memory is short.
+// NULL without memory.
 struct json_t *report_json(const struct bench_report *report);
 
 static inline const char *report_outcome_name(enum search_step outcome) {

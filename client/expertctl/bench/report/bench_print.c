@@ -94,10 +94,10 @@ static void print_load(const struct bench_plan *plan) {
 
 static void print_checked(const struct bench_result *r) {
     if (r->compared == 0) {
-        printf("no answer was compared with its rows asked alone\n");
+        printf("no answer was compared with its rows sent alone\n");
         return;
     }
-    printf("%" PRIu64 " wrong of %" PRIu64 " answers compared with the same rows asked alone\n", r->wrong, r->compared);
+    printf("%" PRIu64 " wrong of %" PRIu64 " answers compared with the same rows sent alone\n", r->wrong, r->compared);
 }
 
 static void print_search(const struct bench_report *report) {
@@ -107,7 +107,7 @@ static void print_search(const struct bench_report *report) {
         return;
     }
     if (report->search.held > 0) {
-        const char *why = !early && report->search.client_ends ? "more was too much for the client" : early;
+        const char *why = !early && report->search.client_ends ? "at higher rates the client was the bottleneck" : early;
         printf("find-max: %.4g calls/s hold %s%s%s%s; the figures are of that rate\n", report->search.held, slo,
                why ? " at least (" : "", why ? why : "", why ? ")" : "");
     } else if (early) {
@@ -117,7 +117,7 @@ static void print_search(const struct bench_report *report) {
     }
 }
 
-// Was the load itself, whose figures are shown, cut short?
+// True if the load whose figures are shown was interrupted.
 static bool is_cut_short(const struct bench_report *report) {
     return report->interrupted && !(report->find_max && report->search.held > 0);
 }
@@ -203,7 +203,7 @@ FALLIBLE report_write_csv(const struct bench_report *report, int fd) {
     }
     if (!file || fclose(file) != 0) {
         free(text);
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the lines");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the CSV output");
     }
     err_t e = regular_file_write(fd, text, length);
     free(text);

@@ -1,4 +1,4 @@
-// The findings of a load: what is printed, and saved for a later comparison.
+// The report of a load, to be printed or saved for a later comparison.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_REPORT_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_REPORT_H
 
@@ -6,7 +6,7 @@
 #include "client/expertctl/bench/outcome/bench_verdict.h"
 #include "client/expertctl/bench/run/bench_worker.h"
 
-enum { REPORT_VERSION = 1 }; // of the JSON; a reader of another number looks no further
+enum { REPORT_VERSION = 1 }; // version of the JSON; readers refuse other versions
 
 // One rate of --find-max.
 struct report_step {
@@ -17,11 +17,11 @@ struct report_step {
 
 struct bench_report {
     const struct bench_plan *plan;
-    const struct bench_result *result; // with find_max: of the highest rate that held, or of the last one
+    const struct bench_result *result; // with find_max: of the highest rate that held, or else of the last rate
     struct bench_verdict verdict;
     bool interrupted;
     bool find_max;
-    bool broke_off; // the search, by an error; the steps are those before
+    bool broke_off; // an error ended the search; `steps` has the steps before it
     struct bench_search search;
     uint32_t num_steps;
     struct report_step steps[SEARCH_STEPS_MAX];

@@ -19,12 +19,12 @@ static FALLIBLE load_file(const char *path, json_t **out) {
         FAIL(EXPERTD_ERR_INVALID, "--compare %s: line %d: %s", path, error.line, error.text);
     }
     if (json_integer_value(json_object_get(*out, "bench")) != REPORT_VERSION) {
-        FAIL(EXPERTD_ERR_INVALID, "--compare %s: it is not what expertctl bench --save of this version writes", path);
+        FAIL(EXPERTD_ERR_INVALID, "--compare %s: not a result of this version: write it with expertctl bench --save", path);
     }
     return OK;
 }
 
-// The number at "a.b".
+// The number at a key such as "a.b".
 static const json_t *find_number(const json_t *object, const char *name) {
     char outer[64];
     const char *dot = strchr(name, '.');
@@ -42,13 +42,13 @@ static FALLIBLE read_verdict(const json_t *object, const char *path, bool *out) 
         FAIL(EXPERTD_ERR_INVALID, "--compare %s: verdict.valid is missing", path);
     }
     if (json_is_true(json_object_get(object, "interrupted"))) {
-        FAIL(EXPERTD_ERR_INVALID, "--compare %s: it was interrupted: not the load that was asked for, and not its length", path);
+        FAIL(EXPERTD_ERR_INVALID, "--compare %s: it was interrupted, so it is not comparable: run the load again", path);
     }
     *out = json_is_true(valid) || (outcome && strcmp(outcome, verdict_name(VERDICT_FAILED)) == 0);
     return OK;
 }
 
-// The rate that it found is measured without wrong answers: those are of the rates that did not hold.
+// Adds up the wrong answers of all steps: the step that held has none.
 static void read_search(const json_t *found, struct compare_run *out) {
     size_t i;
     json_t *step;
@@ -68,7 +68,7 @@ static FALLIBLE read_run(const json_t *object, const char *path, struct compare_
         out->values[i] = json_number_value(number);
         bool expected = out->search || i != COMPARE_RATE_HELD;
         if (expected && (!json_is_number(number) || !(out->values[i] >= 0))) {
-            FAIL(EXPERTD_ERR_INVALID, "--compare %s: %s is missing or no number from 0 on", path, name);
+            FAIL(EXPERTD_ERR_INVALID, "--compare %s: %s is missing or not a number >= 0", path, name);
         }
     }
     out->answered = json_number_value(json_object_get(object, "answers")) > 0;
@@ -86,16 +86,16 @@ static FALLIBLE check_same(const json_t *a, const json_t *b, const char *key, co
     return OK;
 }
 
-// Not the seed, the times, the client's own shape: they change the precision, not the load. Not the rate of a search: it is the
-// result.
+// Two runs have the same load if these keys are equal. The seed, the times and the number of processes and connections may differ:
+// they change the precision, not the load. So may the rate of a search, which is its result.
 static FALLIBLE check_same_load(const json_t *a, const json_t *b, const char *const paths[2]) {
     static const char *const KEYS[] = {"mode",    "rate",   "concurrency", "trace",  "arrivals", "tokens",
                                        "routing", "layers", "dtype",       "stream", "region",   "tokens_max"};
     const json_t *found_a = json_object_get(a, "find_max"), *found_b = json_object_get(b, "find_max");
     TRY(check_same(a, b, "model", "", paths));
-    TRY(check_same(a, b, "numerics_id", "", paths)); // another arithmetic is other work
+    TRY(check_same(a, b, "numerics_id", "", paths)); // another arithmetic is another load
     if (json_is_object(found_a) != json_is_object(found_b)) {
-        FAIL(EXPERTD_ERR_INVALID, "--compare: of %s and %s one is a search of --find-max, and one a load", paths[0], paths[1]);
+        FAIL(EXPERTD_ERR_INVALID, "--compare: of %s and %s one is a search of --find-max and the other is not", paths[0], paths[1]);
     }
     TRY(check_same(found_a, found_b, "slo", "find_max.", paths));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
@@ -107,7 +107,7 @@ static FALLIBLE check_same_load(const json_t *a, const json_t *b, const char *co
 }
 
 static const char *outcome_text(enum compare_outcome outcome) {
-    static const char *const TEXTS[] = {"no regression", "regression", "INVALID: a run is without a verdict on the daemon"};
+    static const char *const TEXTS[] = {"no regression", "regression", "INVALID: one of the runs is INVALID"};
     return TEXTS[outcome];
 }
 

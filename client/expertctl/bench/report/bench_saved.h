@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "client/expertctl/bench/report/bench_compare.h"
 
-// Reads two saved reports, prints the comparison. EXPERTD_ERR_IO or EXPERTD_ERR_INVALID names the file; EXPERTD_ERR_INVALID too
-// where the two loads are not the same.
+// Reads two saved reports and prints the comparison. EXPERTD_ERR_IO or EXPERTD_ERR_INVALID names the file; EXPERTD_ERR_INVALID also
+// if the two loads differ.
 FALLIBLE report_compare(const char *const paths[2], double tolerance, bool json, enum compare_outcome *out);
 
 #endif

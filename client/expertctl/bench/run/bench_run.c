@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-enum { START_DELAY_NS = 20 * NS_PER_MS, LOOK_NS = 20 * NS_PER_MS };
+enum { START_DELAY_NS = 20 * NS_PER_MS, POLL_NS = 20 * NS_PER_MS };
 
 FALLIBLE bench_share(size_t bytes, void **out) {
     *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -29,17 +29,18 @@ void bench_unshare(void *memory, size_t bytes) {
     }
 }
 
-// In the child: 0. It does not outlive its parent, and SIGINT is the parent's to act on.
+// *out is 0 in the child. The child is killed when its parent ends.
 static FALLIBLE fork_child(pid_t *out) {
     const pid_t parent = getpid();
     fflush(NULL);
     *out = fork();
     if (*out < 0) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "no process is to be had: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot fork a process: %s: raise the limit on processes, or give fewer --processes",
+             strerror(errno));
     }
     if (*out == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) { // it ended before it was watched
+        if (getppid() != parent) { // the parent ended before prctl took effect
             _exit(1);
         }
     }
@@ -48,17 +49,17 @@ static FALLIBLE fork_child(pid_t *out) {
 
 // ---- signals
 
-// What would end this process, but for those that whoever started it lets it ignore: nohup's SIGHUP.
-static const int ENDS[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-enum { ENDS_COUNT = sizeof ENDS / sizeof *ENDS };
+// Signals that end a process. Those that the parent made this process ignore (nohup: SIGHUP) are left alone.
+static const int END_SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+enum { END_SIGNALS_COUNT = sizeof END_SIGNALS / sizeof *END_SIGNALS };
 
 static sigset_t signal_set(bool of_children) {
     sigset_t set;
     sigemptyset(&set);
-    for (size_t i = 0; i < ENDS_COUNT; i++) {
+    for (size_t i = 0; i < END_SIGNALS_COUNT; i++) {
         struct sigaction action;
-        if (sigaction(ENDS[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
-            sigaddset(&set, ENDS[i]);
+        if (sigaction(END_SIGNALS[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+            sigaddset(&set, END_SIGNALS[i]);
         }
     }
     if (of_children) {
@@ -67,20 +68,20 @@ static sigset_t signal_set(bool of_children) {
     return set;
 }
 
-void bench_hold_signals(void) {
+void bench_block_signals(void) {
     sigset_t set = signal_set(false);
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
-void bench_release_signals(void) {
+void bench_unblock_signals(void) {
     sigset_t set = signal_set(false);
     const struct timespec now = {0};
-    while (sigtimedwait(&set, NULL, &now) > 0) { // what they were to end has ended
+    while (sigtimedwait(&set, NULL, &now) > 0) { // discards pending signals: the load that they should end has ended
     }
     sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
-static bool asks_to_end(int signal) {
+static bool is_end_signal(int signal) {
     return signal > 0 && signal != SIGCHLD;
 }
 
@@ -91,14 +92,14 @@ struct forked {
     struct proto_error_text refusal;
 };
 
-// Its signals are blocked.
+// The signals are blocked.
 static FALLIBLE wait_child(pid_t child) {
     const sigset_t signals = signal_set(true);
     int status = 0;
     pid_t ended;
     while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
-        struct timespec left = {0, LOOK_NS};
-        if (asks_to_end(sigtimedwait(&signals, NULL, &left))) {
+        struct timespec left = {0, POLL_NS};
+        if (is_end_signal(sigtimedwait(&signals, NULL, &left))) {
             kill(child, SIGKILL);
             waitpid(child, &status, 0);
             FAIL(EXPERTD_ERR_CANCELLED, "interrupted");
@@ -115,7 +116,7 @@ FALLIBLE bench_fork(err_t (*work)(void *, struct proto_error_text *), void *argu
     pid_t child;
     TRY(bench_share(sizeof *forked, (void **)&forked));
     sigset_t signals = signal_set(true), before;
-    sigprocmask(SIG_BLOCK, &signals, &before); // the child's too: that it should end is the parent's to say
+    sigprocmask(SIG_BLOCK, &signals, &before); // also in the child: the parent decides when it ends
     err_t e = fork_child(&child);
     if (!err_is(e) && child == 0) {
         e = work(argument, &forked->refusal);
@@ -142,7 +143,7 @@ struct fleet {
     uint32_t processes, forked, running;
     pid_t children[BENCH_PROCESSES_MAX];
     sigset_t signals, before;
-    bool interrupted, broken; // broken: a process ended by itself
+    bool interrupted, broken; // broken: a process exited with an error or was killed
     int broken_status;
 };
 
@@ -186,13 +187,13 @@ static void reap(struct fleet *fleet) {
     }
 }
 
-// Waits for a signal until until_ns at the latest.
+// Waits for a signal until until_ns or POLL_NS, then reaps processes that have ended.
 static void wait_signal(struct fleet *fleet, int64_t until_ns) {
     int64_t left_ns = until_ns - clock_now_ns();
-    left_ns = left_ns < 0 ? 0 : left_ns < LOOK_NS ? left_ns : LOOK_NS;
+    left_ns = left_ns < 0 ? 0 : left_ns < POLL_NS ? left_ns : POLL_NS;
     struct timespec left = {0, left_ns};
-    if (asks_to_end(sigtimedwait(&fleet->signals, NULL, &left))) {
-        // Asked twice, or before there is anything to report: not even the calls in flight are waited for.
+    if (is_end_signal(sigtimedwait(&fleet->signals, NULL, &left))) {
+        // A second signal, or one before the start: do not wait for the calls in flight.
         if (fleet->interrupted || atomic_load(&fleet->shared->start_ns) == 0) {
             kill_all(fleet);
         }
@@ -202,9 +203,9 @@ static void wait_signal(struct fleet *fleet, int64_t until_ns) {
     reap(fleet);
 }
 
-static bool any_in_state(const struct fleet *fleet, enum lane_state state) {
+static bool any_in_state(const struct fleet *fleet, enum account_state state) {
     for (uint32_t i = 0; i < fleet->processes; i++) {
-        if (atomic_load(&fleet->shared->lanes[i].state) == (int)state) {
+        if (atomic_load(&fleet->shared->accounts[i].state) == (int)state) {
             return true;
         }
     }
@@ -212,10 +213,10 @@ static bool any_in_state(const struct fleet *fleet, enum lane_state state) {
 }
 
 static void start_together(struct fleet *fleet) {
-    while (any_in_state(fleet, LANE_STARTING) && fleet->running == fleet->processes && !fleet->interrupted) {
-        wait_signal(fleet, clock_now_ns() + LOOK_NS);
+    while (any_in_state(fleet, ACCOUNT_STARTING) && fleet->running == fleet->processes && !fleet->interrupted) {
+        wait_signal(fleet, clock_now_ns() + POLL_NS);
     }
-    if (any_in_state(fleet, LANE_FAILED)) {
+    if (any_in_state(fleet, ACCOUNT_FAILED)) {
         stop_all(fleet);
     }
     atomic_store(&fleet->shared->start_ns, clock_now_ns() + START_DELAY_NS);
@@ -228,12 +229,12 @@ struct progress {
 static struct progress progress_of(const struct fleet *fleet) {
     struct progress sum = {0};
     for (uint32_t i = 0; i < fleet->processes; i++) {
-        struct bench_lane *lane = &fleet->shared->lanes[i];
-        sum.answers += atomic_load_explicit(&lane->answers, memory_order_relaxed);
-        sum.tokens += atomic_load_explicit(&lane->tokens, memory_order_relaxed);
-        sum.failed += atomic_load_explicit(&lane->failed, memory_order_relaxed);
-        sum.wrong += atomic_load_explicit(&lane->wrong, memory_order_relaxed);
-        sum.inflight += atomic_load_explicit(&lane->inflight, memory_order_relaxed);
+        struct bench_account *account = &fleet->shared->accounts[i];
+        sum.answers += atomic_load_explicit(&account->answers, memory_order_relaxed);
+        sum.tokens += atomic_load_explicit(&account->tokens, memory_order_relaxed);
+        sum.failed += atomic_load_explicit(&account->failed, memory_order_relaxed);
+        sum.wrong += atomic_load_explicit(&account->wrong, memory_order_relaxed);
+        sum.inflight += atomic_load_explicit(&account->inflight, memory_order_relaxed);
     }
     return sum;
 }
@@ -264,10 +265,10 @@ static void watch(struct fleet *fleet) {
 
 static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out, struct proto_error_text *refusal) {
     for (uint32_t i = 0; i < fleet->processes; i++) {
-        struct bench_lane *lane = &fleet->shared->lanes[i];
-        if (atomic_load(&lane->state) == LANE_FAILED) {
-            *refusal = lane->refusal;
-            return err_restore(&lane->error);
+        struct bench_account *account = &fleet->shared->accounts[i];
+        if (atomic_load(&account->state) == ACCOUNT_FAILED) {
+            *refusal = account->refusal;
+            return err_restore(&account->error);
         }
     }
     if (fleet->broken && fleet->interrupted) {
@@ -278,14 +279,14 @@ static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out, str
     }
     memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < fleet->processes; i++) {
-        result_merge(out, &fleet->shared->lanes[i].result);
+        result_merge(out, &fleet->shared->accounts[i].result);
     }
     return OK;
 }
 
 FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted, struct proto_error_text *refusal) {
     struct fleet fleet = {.plan = plan, .processes = plan->options->processes};
-    size_t bytes = sizeof *fleet.shared + fleet.processes * sizeof *fleet.shared->lanes;
+    size_t bytes = sizeof *fleet.shared + fleet.processes * sizeof *fleet.shared->accounts;
     TRY(bench_share(bytes, (void **)&fleet.shared));
     fleet.signals = signal_set(true);
     sigprocmask(SIG_BLOCK, &fleet.signals, &fleet.before);

@@ -1,5 +1,5 @@
-// One process of a load: sends what its schedule says and accounts for every answer. Two threads: the process' own sends, one takes
-// the ends. Clock and sockets are here (and in bench_run.c), decisions in the modules named by their headers.
+// One process of a load: sends the calls of its schedule and records every answer. The main thread sends; a second thread receives.
+// Only this file and bench_run.c use the clock and sockets; schedules, routing and verdicts are pure modules.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_BENCH_WORKER_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_BENCH_WORKER_H
 
@@ -9,41 +9,41 @@
 #include "client/expertctl/bench/load/bench_trace.h"
 #include "client/expertctl/bench/outcome/bench_result.h"
 
-// What is to be done, the same in every process; all borrowed.
+// The load, the same in every process. All pointers are borrowed.
 struct bench_plan {
     const char *address;
     int64_t timeout_us;
     const struct bench_options *options;
     const struct bench_target *target;
     const struct bench_pool *pool;
-    const struct bench_trace *trace; // its layers are indices of the target's
-    double rate;                     // in all; 0: closed loop or a trace
+    const struct bench_trace *trace; // NULL: none. Its layers are indices into target->layers
+    double rate;                     // of all processes together; 0: closed loop or a trace
     int64_t warmup_ns, duration_ns;
 };
 
-enum lane_state { LANE_STARTING, LANE_READY, LANE_DONE, LANE_FAILED };
+enum account_state { ACCOUNT_STARTING, ACCOUNT_READY, ACCOUNT_DONE, ACCOUNT_FAILED };
 
-// What a process shows of itself while it runs, and leaves behind.
-struct bench_lane {
+// The progress and the result of one process, in shared memory.
+struct bench_account {
     _Atomic int state;
     _Atomic uint64_t answers, tokens, failed, wrong, inflight;
-    struct err_copy error;           // LANE_FAILED
-    struct proto_error_text refusal; // LANE_FAILED, where the daemon refused; else its reason is ""
-    struct bench_result result;      // LANE_DONE
+    struct err_copy error;           // ACCOUNT_FAILED
+    struct proto_error_text refusal; // ACCOUNT_FAILED: the daemon's refusal; reason "" if there was none
+    struct bench_result result;      // ACCOUNT_DONE
 };
 
-// In memory that the processes share.
+// The memory that the processes share.
 struct bench_shared {
-    _Atomic int64_t start_ns; // monotonic; 0: not yet
-    _Atomic bool stop;        // end early
-    struct bench_lane lanes[];
+    _Atomic int64_t start_ns; // monotonic clock; 0: not started
+    _Atomic bool stop;        // true: end early
+    struct bench_account accounts[];
 };
 
-// Calls in flight of the process that has most of them.
-uint32_t bench_slots_most(const struct bench_options *options);
+// The largest number of calls in flight of any process.
+uint32_t bench_max_slots(const struct bench_options *options);
 
-// Connects, waits for the start, runs to the end; leaves its account in its lane, and its connections to the process' end,
-// which is the caller's next step.
+// Connects, waits for the start, sends the load and fills shared->accounts[process]. Connections stay open: the caller exits the
+// process next.
 void bench_worker(const struct bench_plan *plan, uint32_t process, struct bench_shared *shared);
 
 #endif

@@ -1,5 +1,6 @@
-// Quantised weights by AVX2, rows of f32 and those of bf16 that quantised_ieee.h does not take: chunks are widened to f32,
-// then multiplied 6 x 16 columns at a time.
+// Quantised weights by AVX2: the entry points, and quantised_body.h's kernel for rows of f32 and for the rows of bf16 and the
+// panels that quantised_ieee.h does not support. Chunks of codes are widened to f32 in L1 and multiplied by tiles of 6 rows x 16
+// columns.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,7 +9,7 @@
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/avx2/quantised/scales_avx2.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 typedef __m256 vec;
 enum { LANES = 8, PANEL_VECS = 2 };
@@ -45,7 +46,7 @@ static inline vec vec_huge(void) {
     return _mm256_set1_ps(3.0e38f);
 }
 
-// VMINPS gives its second operand where one is NaN.
+// min(|a|, b). VMINPS returns its second operand where one is NaN.
 static inline vec vec_least(vec a, vec b) {
     return _mm256_min_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a), b);
 }
@@ -58,7 +59,7 @@ static inline vec vec_scale(enum expertd_dtype dtype, const uint8_t *p) {
     return scale_widen(dtype, p);
 }
 
-// The 8 columns' nibble whose lowest bit is `bit`.
+// The value of the nibble whose lowest bit is `bit`, of 8 columns.
 PANEL_INLINE vec widen_nibble(enum expertd_weight_code code, __m256i words, int bit, vec zero) {
     __m256i index = _mm256_srli_epi32(words, bit);
     if (code == EXPERTD_CODE_E2M1) {
@@ -83,7 +84,7 @@ PANEL_INLINE void widen_nibbles(enum expertd_weight_code code, const uint8_t *co
     }
 }
 
-// 16 bytes: 4 columns' k (0, 1), then their k (2, 3), as 16-bit words; `high` has the even or the odd k in its high bytes.
+// `high`: 8 codes in the high bytes of 16-bit words, of 4 columns: k 0 and 2, or k 1 and 3.
 PANEL_INLINE vec widen_byte(enum expertd_weight_code code, __m128i high, vec zero) {
     if (code == EXPERTD_CODE_INT8) {
         return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(high, 8))), zero);
@@ -135,8 +136,23 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
     }
 }
 
+static bool ieee_panel(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    return args->rows <= SMALL_M_ROWS    ? avx2_quantised_small_m(args, format)
+           : args->rows <= MEDIUM_M_ROWS ? avx2_quantised_medium_m(args, format)
+                                         : avx2_quantised_large_m(args, format);
+}
+
 #define QUANTISED_IEEE
-#define quantised_ieee avx2_quantised_ieee
+#define quantised_ieee ieee_panel
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/common/quantised_body.h"
+
+void avx2_quantised_macrokernel_bf16(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
+    bool done = args->rows <= SMALL_M_ROWS    ? avx2_quantised_small_m_macrokernel(args, format)
+                : args->rows <= MEDIUM_M_ROWS ? false
+                                              : avx2_quantised_large_m_macrokernel(args, format);
+    if (!done) {
+        macrokernel_panel_by_panel(args, format, avx2_quantised_bf16);
+    }
+}
 #endif

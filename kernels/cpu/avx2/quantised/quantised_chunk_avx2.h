@@ -1,4 +1,5 @@
-// Rows of bf16 and scales of a chunk to f32, by AVX2, for quantised_ieee.h's kernels. Private to cpu/quantised_*.
+// Widens the bf16 rows and the scales of a chunk of K (quantised_chunk.h) to f32, for the kernels of quantised_ieee.h. Private to
+// avx2/quantised.
 #ifndef EXPERTD_KERNELS_CPU_AVX2_QUANTISED_QUANTISED_CHUNK_AVX2_H
 #define EXPERTD_KERNELS_CPU_AVX2_QUANTISED_QUANTISED_CHUNK_AVX2_H
 
@@ -8,14 +9,15 @@
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/avx2/quantised/scales_avx2.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum {
     LANES = 8,
-    ROW_UNIT = 2 * LANES, // elements that a widened row is padded to
+    ROW_UNIT = 2 * LANES, // a widened row is padded to a multiple of this number of elements
 };
 
-// *least: of each element's magnitude less one bit, so that 0 is the greatest; *most: of the magnitudes.
+// Widens 16 elements, times fold. Updates two minima and maxima of bits: *least of (magnitude - 1), which makes 0 the greatest, and
+// *most of the magnitude.
 static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, __m256i *most, float *wide) {
     __m256i all = _mm256_loadu_si256((const __m256i *)x);
     __m256i magnitude = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
@@ -27,49 +29,49 @@ static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, __m2
     _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
 }
 
-// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^IEEE_EXPONENT_MIN, or one is not below
-// 2^IEEE_EXPONENT_END.
+// Widens `depth` elements, times fold, and pads them with +0 to a multiple of ROW_UNIT. False if the row is not supported: an
+// element is below 2^IEEE_EXPONENT_MIN in magnitude but not 0, or is not below 2^IEEE_EXPONENT_END.
 static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
     __m256i least = _mm256_set1_epi16(-1), most = _mm256_setzero_si256();
     __m256 factor = _mm256_set1_ps(fold);
-    size_t whole = depth / ROW_UNIT * ROW_UNIT;
-    for (size_t i = 0; i < whole; i += ROW_UNIT) {
+    size_t full = depth / ROW_UNIT * ROW_UNIT;
+    for (size_t i = 0; i < full; i += ROW_UNIT) {
         widen_16(x + i, factor, &least, &most, wide + i);
     }
-    if (whole < depth) {
+    if (full < depth) {
         uint16_t tail[ROW_UNIT] = {0};
-        memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
-        widen_16(tail, factor, &least, &most, wide + whole);
+        memcpy(tail, x + full, (depth - full) * sizeof *tail);
+        widen_16(tail, factor, &least, &most, wide + full);
     }
     const __m256i bound = _mm256_set1_epi16(((127 + IEEE_EXPONENT_MIN) << 7) - 1);
     const __m256i end = _mm256_set1_epi16(((127 + IEEE_EXPONENT_END) << 7) - 1);
-    __m256i taken = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least),
-                                     _mm256_cmpeq_epi16(_mm256_min_epu16(most, end), most));
-    return _mm256_movemask_epi8(taken) == -1;
+    __m256i supported = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least),
+                                         _mm256_cmpeq_epi16(_mm256_min_epu16(most, end), most));
+    return _mm256_movemask_epi8(supported) == -1;
 }
 
-// Where a chunk's scales lie, from any panel's start.
-struct scale_places {
-    size_t first, last; // its first scale's and its last one's
+// Byte offsets of a chunk's scales from the start of a panel. The last group of K may be short, so the last offset is kept apart.
+struct scale_offsets {
+    size_t first, last;
 };
 
-static inline struct scale_places scale_places(const struct chunk *c) {
-    return (struct scale_places){quantised_scales_at(&c->layout, c->scale, c->args->k),
-                                 quantised_scales_at(&c->layout, c->scale + c->scales - 1, c->args->k)};
+static inline struct scale_offsets scale_offsets(const struct chunk *c) {
+    return (struct scale_offsets){quantised_scales_at(&c->layout, c->scale, c->args->k),
+                                  quantised_scales_at(&c->layout, c->scale + c->scales - 1, c->args->k)};
 }
 
-PANEL_INLINE size_t scale_place(const struct chunk *c, const struct scale_places *at, size_t s) {
+PANEL_INLINE size_t scale_offset(const struct chunk *c, const struct scale_offsets *at, size_t s) {
     return s + 1 == c->scales ? at->last : at->first + s * c->layout.stride;
 }
 
-// `dtype` and `global` are constants in each copy.
-PANEL_INLINE void widen_scales_of(const struct chunk *c, const struct scale_places *at, const uint8_t *panel,
+// Scales of any dtype. `dtype` and `kind` are compile-time constants in each copy.
+PANEL_INLINE void widen_scales_of(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel,
                                   enum expertd_dtype dtype, enum expertd_global_scale kind, panel_row *out) {
     size_t size = expertd_dtype_size(dtype);
     __m256 global = _mm256_broadcast_ss((const float *)panel);
     bool one = c->format->scale_of_panel;
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + scale_place(c, at, s);
+        const uint8_t *scales = panel + scale_offset(c, at, s);
         PANEL_UNROLL for (size_t v = 0; v < EXPERTD_KERNEL_PANEL; v += LANES) {
             __m256 scale = scale_widen(dtype, scales + (one ? 0 : v * size));
             if (kind != EXPERTD_GLOBAL_NONE) {
@@ -81,9 +83,10 @@ PANEL_INLINE void widen_scales_of(const struct chunk *c, const struct scale_plac
     }
 }
 
-// Of E4M3 a global scale takes the bias in (2^120), which no scale can show where neither that leaves f32's range nor a NaN is
-// among them: the product is that of the same two numbers. False: nothing is done.
-static inline bool widen_scales_e4m3(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
+// E4M3 scales with a global scale, by scale_e4m3_rebiased: the missing factor of 2^120 is multiplied into the global scale. Each
+// result is the product or quotient of the same two numbers, hence has the same bits, as long as the global scale stays within
+// f32's range and no scale is NaN. False if either fails: the caller must then use widen_scales_of.
+static inline bool widen_scales_e4m3(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel, panel_row *out) {
     float global;
     memcpy(&global, panel, sizeof global);
     bool divides = c->format->global == EXPERTD_GLOBAL_DIVIDE;
@@ -92,25 +95,26 @@ static inline bool widen_scales_e4m3(const struct chunk *c, const struct scale_p
     }
     const __m256 factor = _mm256_set1_ps(divides ? global * 0x1p-120f : global * 0x1p120f);
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + scale_place(c, at, s);
+        const uint8_t *scales = panel + scale_offset(c, at, s);
         if (scales_e4m3_nan(scales) || scales_e4m3_nan(scales + EXPERTD_KERNEL_PANEL / 2)) {
             return false;
         }
         PANEL_UNROLL for (size_t v = 0; v < EXPERTD_KERNEL_PANEL; v += LANES) {
-            __m256 scale = scale_e4m3_less_bias(scales + v);
+            __m256 scale = scale_e4m3_rebiased(scales + v);
             _mm256_store_ps(&out[s][v], divides ? _mm256_div_ps(scale, factor) : _mm256_mul_ps(scale, factor));
         }
     }
     return true;
 }
 
-// Of E8M0 the codes are exponents of f32, but for 0 and for NaN. False where one of these is among them: nothing is done.
-static inline bool widen_scales_e8m0(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
+// E8M0 scales: the code is the exponent of the f32, except for 0 (2^-127) and 255 (NaN). False if one of these occurs: the caller
+// must then use widen_scales_of.
+static inline bool widen_scales_e8m0(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel, panel_row *out) {
     if (c->format->scale_of_panel) {
         return false;
     }
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + scale_place(c, at, s);
+        const uint8_t *scales = panel + scale_offset(c, at, s);
         if (scales_e8m0_special(scales) || scales_e8m0_special(scales + EXPERTD_KERNEL_PANEL / 2)) {
             return false;
         }
@@ -122,8 +126,8 @@ static inline bool widen_scales_e8m0(const struct chunk *c, const struct scale_p
     return true;
 }
 
-PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, enum expertd_dtype dtype,
-                               panel_row *out) {
+PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel,
+                               enum expertd_dtype dtype, panel_row *out) {
     if (dtype == EXPERTD_DTYPE_F8_E8M0 && widen_scales_e8m0(c, at, panel, out)) {
         return;
     }
@@ -138,8 +142,8 @@ PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_places 
     }
 }
 
-// The dtype is a constant in each copy.
-static inline void chunk_scales(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
+// out[s][column]: the chunk's scales as f32, global scale included. The dtype is a compile-time constant in each copy.
+static inline void chunk_scales(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel, panel_row *out) {
     switch (c->format->scale) {
     case EXPERTD_DTYPE_F32:
         widen_scales(c, at, panel, EXPERTD_DTYPE_F32, out);
@@ -159,7 +163,7 @@ static inline void chunk_scales(const struct chunk *c, const struct scale_places
     }
 }
 
-// Of the chunk's last scale, in whole lines.
+// k of the chunk's last scale group, rounded up to full lines of codes.
 static inline size_t last_depth(const struct chunk *c, size_t line_k) {
     return (chunk_depth(c, c->scales - 1) + line_k - 1) / line_k * line_k;
 }

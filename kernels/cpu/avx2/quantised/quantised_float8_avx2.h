@@ -1,25 +1,27 @@
-// Floats of 8 bits by AVX2: the including file defines BYTES_DECODER and FLOAT8_EXPONENT_BITS. Private to cpu/quantised_*.
+// Decoder of 8-bit floats, E4M3 or E5M2. The including file defines BYTES_DECODER and FLOAT8_EXPONENT_BITS. Private to
+// avx2/quantised.
 //
-// A code whose exponent lies on the lower end of an f32's is its value times a power of two, subnormals too, which IEEE's mode
-// keeps and Zen 3's fmas take without delay. An arithmetic shift to the right puts the exponent there, and copies of the sign,
-// which a mask removes; VPMADDUBSW shifts so each other byte of a line, on ports that shifts and unpackings do not use. It is 12
-// instructions for 32 codes with their fmas. By looking the upper and the lower bytes of bf16 up (VPSHUFB) it was 26.
+// A code whose exponent bits are placed at the low end of an f32's exponent field is the code's value times a power of two. That
+// holds for the code's subnormals too: they become f32 subnormals, which IEEE mode keeps and Zen 3's FMA takes at full speed. An
+// arithmetic right shift puts the exponent there, together with copies of the sign, which a mask removes. VPMADDUBSW does that
+// shift for every other byte of a line, on ports that shifts and unpack instructions do not use: 12 instructions for 32 codes, FMAs
+// included. Looking up the upper and lower bytes of bf16 by VPSHUFB took 26.
 //
-// That power of two is 2^-120 or 2^-112, and rows have no room for all of its inverse: they are multiplied by a part, the partial
-// sums by the rest. What is no number would be widened to one; panels that have such a code are multiplied another way.
+// The power of two is 2^-120 or 2^-112. Rows multiplied by its whole inverse would overflow, so the rows take a part of it (fold)
+// and the partial sums the rest (unfold). NaN and Inf would decode to numbers, so panels with such codes are not multiplied here.
 #include <immintrin.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum {
-    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS, // a code's magnitude lies so many bits too high in the upper byte of a bf16
+    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS, // right shift from a code in the upper byte of a bf16 to its position there
     FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1),
     FLOAT8_UNFOLD = FLOAT8_BIAS - IEEE_FOLD_EXPONENT,
 };
 
 #define BYTES_FOLD IEEE_FOLD_GREATEST
-#define BYTES_TURN_ROWS 4 // three rows: .72 to .81 of a panel after the other
+#define BYTES_ROUND_ROBIN_ROWS 4 // for three rows round-robin is .72 to .81 as fast as one panel after the other
 #define BYTES_UNFOLD (1.0f * (1ll << FLOAT8_UNFOLD))
 
 struct tables {
@@ -27,7 +29,7 @@ struct tables {
 };
 
 struct line {
-    __m256i odd, even; // bf16 of k (1, 3), and of k (0, 2): 4 columns' the one, then the other
+    __m256i odd, even; // bf16 of k (1, 3), and of k (0, 2); in each 128-bit half 4 columns of the first k, then of the second
 };
 
 PANEL_INLINE struct tables tables_load(void) {

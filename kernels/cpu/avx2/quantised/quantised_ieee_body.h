@@ -1,17 +1,18 @@
-// The kernels of one way of decoding, written once. The including file defines:
-//   IEEE_LINE_K               k of a line of codes: 8 or 4
-//   IEEE_FOLD                 struct ieee_decoder's
+// The kernels of one decoder, written once. The including file defines:
+//   IEEE_DECODER             the name of the resulting struct ieee_decoder
+//   IEEE_LINE_K              k of a line of codes: 8 or 4
+//   IEEE_FOLD                its `fold`
 //   struct tables, tables_load()
-//   zeros_load(zeros)        the zero points of 8 columns as its lines want them; zeros is NULL where the format has none
-//   struct line, line_open(codes, tables, zero)    8 columns' IEEE_LINE_K codes
-//   line_pair(line, tables, pair), pair_odd(pair, tables, zero), pair_even(...)   a pair of k, and its elements as f32
-//   IEEE_DECODER              the name of the result
-//   INTEGER_CODES                    where codes are whole numbers of a few bits: see quantised_integer_body.h
+//   zeros_load(zeros)        the zero points of 8 columns in the form that line_open takes; zeros is NULL where the format has none
+//   struct line, line_open(codes, tables, zero)    the IEEE_LINE_K codes of 8 columns
+//   line_pair(line, tables, pair)                  a pair of k
+//   pair_odd(pair, tables, zero), pair_even(...)   its two elements, as f32
+//   INTEGER_CODES            only for 4-bit codes, which can be multiplied as integers: see quantised_integer_body.h
 #include <immintrin.h>
 
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum {
     LANES = 8,
@@ -20,14 +21,14 @@ enum {
     ROW_BYTES = EXPERTD_KERNEL_PANEL / LANES * LINE_BYTES,
 };
 
-// Where things of a scale of the panel lie: of a call's one panel (ieee_decoder.transpose_rows).
-struct place {
+// One scale group of the call's panel; these decoders take one panel a call (ieee_decoder.round_robin_rows).
+struct scale_group {
     const uint8_t *codes, *zeros;
     const float *scale;
-    size_t index, k;      // of the scale, and of its first k, in the call's chunk
-    size_t lines;         //
-    bool starts, ends;    // struct small_m_args'
-    const uint8_t *ahead; // the codes that are fetched meanwhile
+    size_t index, k; // the group, and its first k, within the call's chunk
+    size_t lines;
+    bool starts, ends;    // as in struct small_m_args
+    const uint8_t *ahead; // the codes to prefetch meanwhile
 };
 
 PANEL_INLINE void small_m_prefetch(const uint8_t *ahead, size_t bytes) {
@@ -36,13 +37,12 @@ PANEL_INLINE void small_m_prefetch(const uint8_t *ahead, size_t bytes) {
     }
 }
 
-// Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
-PANEL_INLINE void small_m_forget(void) {
+// Keeps the compiler from holding the rows' elements in registers: these are needed for the sums and the widened codes.
+PANEL_INLINE void compiler_barrier(void) {
     __asm__ __volatile__("" ::: "memory");
 }
 
-// Two vectors of columns, from j on: a row's elements are read for each two anew. One alone would be 8 fmas in a row that each wait
-// for the last.
+// One line of two vectors of columns, from vector j on. The 8 FMAs of one vector alone would wait for each other.
 PANEL_INLINE void small_m_two_lines(const uint8_t *codes, size_t rows, const struct tables *t, const __m256i *zero,
                                     const float *const *x, size_t k, __m256 sums[][VECS], size_t j) {
     struct line a = line_open(codes, t, zero[0]), b = line_open(codes + LINE_BYTES, t, zero[1]);
@@ -63,35 +63,37 @@ PANEL_INLINE void small_m_two_lines(const uint8_t *codes, size_t rows, const str
     }
 }
 
-// One scale along `vecs` vectors of columns, rows from `row` on: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void small_m_columns(const struct small_m_args *a, const struct place *p, size_t row, size_t rows, size_t vecs,
-                                  size_t column, const struct tables *t) {
+// One scale group against `vecs` vectors of columns, rows [row, row + rows): partial sums, and at the group's end sum =
+// fma(partial, scale, sum).
+PANEL_INLINE void small_m_columns(const struct small_m_args *a, const struct scale_group *group, size_t row, size_t rows,
+                                  size_t vecs, size_t column, const struct tables *t) {
     __m256 sums[SMALL_M_ROWS][VECS];
     __m256i zero[VECS];
     const float *x[SMALL_M_ROWS];
-    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES) * p->lines;
+    const uint8_t *codes = group->codes + column * (LINE_BYTES / LANES),
+                  *ahead = group->ahead + column * (LINE_BYTES / LANES) * group->lines;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = a->x[row + r] + p->k;
+        x[r] = a->x[row + r] + group->k;
     }
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        zero[j] = zeros_load(p->zeros ? p->zeros + column + j * LANES : NULL);
+        zero[j] = zeros_load(group->zeros ? group->zeros + column + j * LANES : NULL);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = p->starts ? _mm256_setzero_ps() : _mm256_load_ps(a->partials[row + r] + column + j * LANES);
+            sums[r][j] = group->starts ? _mm256_setzero_ps() : _mm256_load_ps(a->partials[row + r] + column + j * LANES);
         }
     }
-    for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
+    for (size_t i = 0; i < group->lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
         small_m_prefetch(ahead, vecs * LINE_BYTES);
         PANEL_UNROLL for (size_t j = 0; j < vecs; j += 2) {
             small_m_two_lines(codes + j * LINE_BYTES, rows, t, zero + j, x, i * IEEE_LINE_K, sums, j);
-            small_m_forget();
+            compiler_barrier();
         }
     }
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
+        __m256 scale = _mm256_load_ps(group->scale + column + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             size_t at = column + j * LANES;
             float *partial = a->partials[row + r] + at, *sum = a->sums[row + r] + at;
-            if (p->ends) {
+            if (group->ends) {
                 _mm256_store_ps(sum, _mm256_fmadd_ps(sums[r][j], scale, _mm256_load_ps(sum)));
             } else {
                 _mm256_store_ps(partial, sums[r][j]);
@@ -100,32 +102,33 @@ PANEL_INLINE void small_m_columns(const struct small_m_args *a, const struct pla
     }
 }
 
-// So many fmas' chains as hide their latency, and fit the registers.
-PANEL_INLINE void small_m_panel(const struct small_m_args *a, const struct place *p, size_t row, size_t rows,
+// One scale group against all columns. The number of vectors of a pass gives enough independent FMAs to hide their latency, and
+// fits the registers.
+PANEL_INLINE void small_m_panel(const struct small_m_args *a, const struct scale_group *group, size_t row, size_t rows,
                                 const struct tables *t) {
     const size_t vecs = rows <= 2 ? 4 : 2;
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += vecs * LANES) {
-        small_m_columns(a, p, row, rows, vecs, column, t);
+        small_m_columns(a, group, row, rows, vecs, column, t);
     }
 }
 
-PANEL_INLINE struct place small_m_place(const struct small_m_args *a, size_t s) {
+PANEL_INLINE struct scale_group small_m_scale_group(const struct small_m_args *a, size_t s) {
     const bool last = s + 1 == a->scales;
     const uint8_t *codes = a->codes[0] + s * a->stride;
-    return (struct place){.codes = codes,
-                          .zeros = a->zeros ? codes + (last ? a->last_zeros : a->zeros) : NULL,
-                          .scale = a->scale[0][s],
-                          .index = s,
-                          .k = s * a->scale_k,
-                          .lines = (last ? a->last_k : a->scale_k) / IEEE_LINE_K,
-                          .starts = a->starts,
-                          .ends = a->ends,
-                          .ahead = a->ahead[0] + s * a->stride};
+    return (struct scale_group){.codes = codes,
+                                .zeros = a->zeros ? codes + (last ? a->last_zeros : a->zeros) : NULL,
+                                .scale = a->scale[0][s],
+                                .index = s,
+                                .k = s * a->scale_k,
+                                .lines = (last ? a->last_k : a->scale_k) / IEEE_LINE_K,
+                                .starts = a->starts,
+                                .ends = a->ends,
+                                .ahead = a->ahead[0] + s * a->stride};
 }
 
-// The last line of a scale's scales and zero points, behind the codes that are fetched line by line.
-PANEL_INLINE void small_m_prefetch_scales(const struct small_m_args *a, const struct place *p) {
-    small_m_prefetch(p->ahead + a->stride - 64, 64);
+// Prefetches the last line of a group's scales and zero points, which follow its codes; codes are prefetched line by line.
+PANEL_INLINE void small_m_prefetch_scales(const struct small_m_args *a, const struct scale_group *group) {
+    small_m_prefetch(group->ahead + a->stride - 64, 64);
 }
 
 #ifdef INTEGER_CODES
@@ -142,28 +145,28 @@ PANEL_INLINE void integer_plan_make(const struct small_m_args *a, size_t s, size
     (void)a, (void)s, (void)k, (void)lines, (void)rows, (void)plan;
 }
 
-PANEL_INLINE bool integer_taken(const struct small_m_args *a, const struct place *p, const struct integer_plan *plan, size_t rows,
-                                const struct tables *t) {
-    (void)a, (void)p, (void)plan, (void)rows, (void)t;
+PANEL_INLINE bool integer_multiply_group(const struct small_m_args *a, const struct scale_group *group,
+                                         const struct integer_plan *plan, size_t rows, const struct tables *t) {
+    (void)a, (void)group, (void)plan, (void)rows, (void)t;
     return false;
 }
 #endif
 
-// Scale by scale.
+// Every scale group of the call, by integers where planned, else by FMAs.
 PANEL_INLINE void small_m_multiply(const struct small_m_args *a, size_t rows) {
     const struct tables t = tables_load();
     struct integer_plan plan = {.count = 0};
     for (size_t s = 0; s < a->scales; s++) {
-        const struct place p = small_m_place(a, s);
-        integer_plan_make(a, s, p.k, p.lines, rows, &plan);
-        small_m_prefetch_scales(a, &p);
-        if (!integer_taken(a, &p, &plan, rows, &t)) {
-            small_m_panel(a, &p, 0, rows, &t);
+        const struct scale_group group = small_m_scale_group(a, s);
+        integer_plan_make(a, s, group.k, group.lines, rows, &plan);
+        small_m_prefetch_scales(a, &group);
+        if (!integer_multiply_group(a, &group, &plan, rows, &t)) {
+            small_m_panel(a, &group, 0, rows, &t);
         }
     }
 }
 
-// `vecs` vectors of columns of each line, [k][vecs * LANES].
+// Widens `vecs` vectors of columns of each line to [k][vecs * LANES].
 PANEL_INLINE void widen_lines(const uint8_t *codes, const uint8_t *zeros, size_t lines, size_t vecs, float *wide) {
     const struct tables t = tables_load();
     __m256i zero[VECS];
@@ -215,8 +218,8 @@ SMALL_M_FUNCTION(4)
 const struct ieee_decoder IEEE_DECODER = {.line_k = IEEE_LINE_K,
                                           .fold = IEEE_FOLD,
                                           .unfold = 1.0f,
-                                          .transpose_rows = SMALL_M_ROWS + 1,
-                                          .whole = INTEGER_CODES,
+                                          .round_robin_rows = SMALL_M_ROWS + 1,
+                                          .integers = INTEGER_CODES,
                                           .widen = widen,
                                           .widen_slice = widen_slice,
                                           .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

@@ -1,11 +1,11 @@
-// INT4 by AVX2: bytes less their zero points, one to a 16-bit word's upper half, and from there to the upper end of a 32-bit one,
-// which VCVTDQ2PS makes an f32, 2^24 times too great: 25 instructions for 64 codes. By a magic number in the mantissa it is as
-// many.
+// Decoder of INT4. Zero points are subtracted from bytes; a byte then moves to the upper half of a 16-bit word and to the top byte
+// of a 32-bit word, which VCVTDQ2PS converts to an f32 that is 2^24 times the value (IEEE_FOLD): 25 instructions for 64 codes.
+// Inserting the code into the mantissa of a magic number takes as many.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 #define IEEE_DECODER ieee_int4
 #define IEEE_LINE_K 8
@@ -19,14 +19,14 @@ struct tables {
 };
 
 struct line {
-    __m256i even, odd; // nibbles of even and of odd places in each byte
+    __m256i even, odd; // the low and the high nibbles of each byte
 };
 
 PANEL_INLINE struct tables tables_load(void) {
     return (struct tables){_mm256_set1_epi8(15)};
 }
 
-// Each byte of a column's word is its zero point.
+// A column's zero point in each byte of its word.
 PANEL_INLINE __m256i zeros_load(const uint8_t *zeros) {
     if (!zeros) {
         return _mm256_set1_epi8(8);
@@ -35,7 +35,7 @@ PANEL_INLINE __m256i zeros_load(const uint8_t *zeros) {
     return _mm256_mullo_epi32(words, _mm256_set1_epi32(0x01010101));
 }
 
-// A word's bytes are the nibbles of k (0, 2), (4, 6), (1, 3), (5, 7).
+// The bytes of a column's word hold the nibbles of k (0, 2), (4, 6), (1, 3), (5, 7), the low nibble first.
 PANEL_INLINE struct line line_open(const uint8_t *codes, const struct tables *t, __m256i zero) {
     __m256i words = _mm256_loadu_si256((const __m256i *)codes);
     __m256i even = _mm256_and_si256(words, t->nibble), odd = _mm256_and_si256(_mm256_srli_epi16(words, 4), t->nibble);
@@ -63,7 +63,7 @@ PANEL_INLINE __m256i integer_nibbles(__m256i nibbles, const struct tables *t) {
     return nibbles;
 }
 
-PANEL_INLINE __m256i integer_less(const uint8_t *zeros, int32_t sum) {
+PANEL_INLINE __m256i integer_zero_correction(const uint8_t *zeros, int32_t sum) {
     if (!zeros) {
         return _mm256_setzero_si256();
     }

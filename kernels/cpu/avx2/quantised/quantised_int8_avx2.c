@@ -1,11 +1,11 @@
-// INT8 without zero points by AVX2. A pair's bytes go to the upper end of a 32-bit word, which VCVTDQ2PS makes an f32, 2^24 times
-// too great. By quantised_bytes_body.h, a byte of each column put there by VPSHUFB, one row, two and four were 1.02, .97, 1.03 of
-// its speed with a scale for 128 k, .89, .95, .96 with one for 32.
+// Decoder of INT8 without zero points. A byte moves to the top of a 32-bit word, which VCVTDQ2PS converts to an f32 that is 2^24
+// times the value (IEEE_FOLD). With quantised_bytes_body.h and VPSHUFB instead, the speed of one, two and four rows was 1.02, .97,
+// 1.03 of this with scale groups of 128 k, and .89, .95, .96 with groups of 32.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 #define IEEE_DECODER ieee_int8
 #define IEEE_LINE_K 4
@@ -33,7 +33,7 @@ PANEL_INLINE struct line line_open(const uint8_t *codes, const struct tables *t,
     return (struct line){_mm256_loadu_si256((const __m256i *)codes)};
 }
 
-// 16 bytes are 4 columns' k (0, 1), then their k (2, 3): a pair's in the upper half of a word each.
+// 16 bytes hold k (0, 1) of 4 columns, then k (2, 3). The result has a column's pair in the upper half of its word.
 PANEL_INLINE __m256i line_pair(const struct line *line, const struct tables *t, size_t pair) {
     return pair ? _mm256_unpackhi_epi16(t->none, line->codes) : _mm256_unpacklo_epi16(t->none, line->codes);
 }

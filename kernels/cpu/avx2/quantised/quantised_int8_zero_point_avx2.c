@@ -1,29 +1,30 @@
-// INT8 with zero points by AVX2. VPMADDUBSW widens each other byte of a line to 16 bits, where the zero points are subtracted: two
-// codes by one instruction. Put into the upper halves of words, VCVTDQ2PS makes them f32, 2^16 times too great.
+// Decoder of INT8 with zero points. VPMADDUBSW widens every other byte of a line to 16 bits, from which the zero points are
+// subtracted. In the upper half of a 32-bit word VCVTDQ2PS converts the difference to an f32 that is 2^16 times the value
+// (BYTES_FOLD).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 #define BYTES_DECODER ieee_int8_zero_point
 #define BYTES_FOLD 0x1p-16f
 #define BYTES_UNFOLD 1.0f
-#define BYTES_TURN_ROWS 3
+#define BYTES_ROUND_ROBIN_ROWS 3
 
 struct tables {
-    __m256i odd, even; // 1 for the bytes of these k
+    __m256i odd, even; // 1 in the bytes of these k, else 0
 };
 
 struct line {
-    __m256i odd, even; // 16 bits of k (1, 3), and of k (0, 2): 4 columns' the one, then the other
+    __m256i odd, even; // int16 of k (1, 3), and of k (0, 2); in each 128-bit half 4 columns of the first k, then of the second
 };
 
 PANEL_INLINE struct tables tables_load(void) {
     return (struct tables){_mm256_set1_epi16(0x100), _mm256_set1_epi16(1)};
 }
 
-// 16 bits for each place of a line's halves.
+// The zero points as int16, in the order of struct line.
 PANEL_INLINE __m256i zeros_load(const uint8_t *zeros) {
     __m256i words = _mm256_castsi128_si256(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)zeros)));
     return _mm256_permute4x64_epi64(words, 0x50);

@@ -1,14 +1,14 @@
-// The products of quantised_integer.h for one way of decoding, written once. The including file defines, beside what
-// quantised_ieee_body.h wants:
+// The products of quantised_integer.h for one decoder, written once. In addition to the definitions that quantised_ieee_body.h
+// lists, the including file defines:
 //   INTEGER_CODES, INTEGER_OFFSET      struct integer_codes and its offset
-//   integer_nibbles(nibbles, tables) bytes below 16 to the codes that are multiplied, none below 0: E2M1's c + 12, INT4 as it is
-//   integer_less(zeros, sum)         32-bit: what 8 columns' sums are less besides, given the sum of X
+//   integer_nibbles(nibbles, tables)   nibbles to the bytes that are multiplied, none negative: E2M1 c + 12, INT4 unchanged
+//   integer_zero_correction(zeros, sum)           the 32-bit correction for zero points, subtracted from 8 columns' sums; sum: of X
 //
-// Nothing saturates or wraps. A pair of products is at most 2 * 24 * 128 in magnitude. Of a block of 32 k a 16-bit sum has 16
-// products, which of E2M1 could come to 16 * 24 * 128; but the sum begins at -12 times its 16 digits (of INT4 -8 times), so that
-// after some of them it is the sum of their c * d less 12 times the other d: at most 16 * 12 * 128 = 24576.
+// Nothing saturates or wraps. Two added products are at most 2 * 24 * 128 in magnitude. A 16-bit sum takes 16 products of a block
+// of 32 k, which for E2M1 could reach 16 * 24 * 128. But it starts at -12 times the sum of its 16 digits (INT4: -8 times). So after
+// some of the products it is the sum of their c * d, minus 12 times the digits still to come: at most 16 * 12 * 128 = 24576.
 
-// One row's whole lines of a block, or those of two rows.
+// The exact lines of a block of one row, or of the same block of two rows.
 struct integer_item {
     size_t rows, digits, lines;
     size_t row[INTEGER_ROWS]; // of the call
@@ -16,7 +16,7 @@ struct integer_item {
     const struct integer_line *x[INTEGER_ROWS];
 };
 
-// All rows' of a scale. None: fmas are better.
+// The items of all rows of a scale group. count 0: FMAs only.
 struct integer_plan {
     size_t count;
     struct integer_item items[INTEGER_ROWS];
@@ -28,15 +28,15 @@ PANEL_INLINE __m256i integer_word(const void *digits) {
     return _mm256_set1_epi32(word);
 }
 
-// Added where it stands: gcc 12 would add products to each other first, and run out of registers. VPADDW itself in assembler saves
-// the moves that gcc makes of it and was .93 to .96 of the speed.
+// The empty asm keeps the addition here: gcc 12 would add products to each other first, and run out of registers. VPADDW itself in
+// assembler saves gcc's register moves, but was .93 to .96 as fast.
 PANEL_INLINE __m256i integer_add(__m256i sum, __m256i products) {
     sum = _mm256_add_epi16(sum, products);
     __asm__("" : "+x"(sum));
     return sum;
 }
 
-// The lower nibbles of a line of `vecs` vectors of columns, or the upper ones.
+// The low nibbles (half 0) or the high nibbles (half 1) of a line of `vecs` vectors of columns.
 PANEL_INLINE void integer_half(const struct integer_line *const *x, size_t rows, size_t digits, size_t vecs, const uint8_t *codes,
                                size_t line, size_t half, const struct tables *t, __m256i sums[][INTEGER_DIGITS][VECS]) {
     const __m256i nibble = _mm256_set1_epi8(15);
@@ -54,11 +54,11 @@ PANEL_INLINE void integer_half(const struct integer_line *const *x, size_t rows,
                 sums[r][d][j] = integer_add(sums[r][d][j], _mm256_maddubs_epi16(code, factor[r][d]));
             }
         }
-        small_m_forget();
+        compiler_barrier();
     }
 }
 
-// The digits' sums, pairs of k of each column, to its whole number.
+// Combines the digits' sums (two int16 a column, over even and odd k) to one int32 a column.
 PANEL_INLINE __m256i integer_sum(size_t digits, __m256i sums[INTEGER_DIGITS][VECS], size_t j) {
     const __m256i one = _mm256_set1_epi16(1), first = _mm256_set1_epi16(256);
     __m256i low = _mm256_madd_epi16(sums[0][j], one);
@@ -69,49 +69,51 @@ PANEL_INLINE __m256i integer_sum(size_t digits, __m256i sums[INTEGER_DIGITS][VEC
     return _mm256_add_epi32(low, _mm256_slli_epi32(high, 8));
 }
 
-// A row's sums of a block along `vecs` vectors of columns, as partial[] f32.
-PANEL_INLINE void integer_values(const struct place *p, const struct integer_block *block, size_t digits, size_t vecs,
+// A row's sums of products over a block, in units, as f32.
+PANEL_INLINE void integer_values(const struct scale_group *group, const struct integer_block *block, size_t digits, size_t vecs,
                                  size_t column, __m256i sums[INTEGER_DIGITS][VECS], __m256 *values) {
-    const uint8_t *zeros = p->zeros ? p->zeros + column : NULL;
+    const uint8_t *zeros = group->zeros ? group->zeros + column : NULL;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        __m256i whole = _mm256_sub_epi32(integer_sum(digits, sums, j), integer_less(zeros ? zeros + j * LANES : NULL, block->sum));
-        values[j] = _mm256_cvtepi32_ps(whole);
+        __m256i exact =
+            _mm256_sub_epi32(integer_sum(digits, sums, j), integer_zero_correction(zeros ? zeros + j * LANES : NULL, block->sum));
+        values[j] = _mm256_cvtepi32_ps(exact);
     }
 }
 
-// Of a scale that is one block: partials are left where it has more lines than these, else closed.
-PANEL_INLINE void integer_close(const struct small_m_args *a, const struct place *p, const struct integer_item *w, size_t r,
-                                size_t digits, size_t vecs, size_t column, __m256i sums[INTEGER_DIGITS][VECS]) {
-    const __m256 unit = _mm256_set1_ps(w->block[r]->unit);
-    const float *scale = p->scale + column;
+// The end of a scale group of one block: stores the partial sums if FMAs follow, else closes the group.
+PANEL_INLINE void integer_close(const struct small_m_args *a, const struct scale_group *group, const struct integer_item *item,
+                                size_t r, size_t digits, size_t vecs, size_t column, __m256i sums[INTEGER_DIGITS][VECS]) {
+    const __m256 unit = _mm256_set1_ps(item->block[r]->unit);
+    const float *scale = group->scale + column;
     __m256 values[VECS];
-    integer_values(p, w->block[r], digits, vecs, column, sums, values);
-    if (w->lines < p->lines) {
-        float *partials = a->partials[w->row[r]] + column;
+    integer_values(group, item->block[r], digits, vecs, column, sums, values);
+    if (item->lines < group->lines) {
+        float *partials = a->partials[item->row[r]] + column;
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             _mm256_store_ps(partials + j * LANES, _mm256_mul_ps(values[j], unit));
         }
         return;
     }
-    float *total = a->sums[w->row[r]] + column;
+    float *total = a->sums[item->row[r]] + column;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 factor = _mm256_load_ps(scale + j * LANES), before = _mm256_load_ps(total + j * LANES);
         _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(_mm256_mul_ps(values[j], unit), factor, before));
     }
 }
 
-// The lines' sums of products along `vecs` vectors of columns.
-PANEL_INLINE void integer_columns(const struct place *p, const struct integer_item *w, size_t rows, size_t digits, size_t vecs,
-                                  size_t column, const struct tables *t, __m256i sums[][INTEGER_DIGITS][VECS]) {
+// The sums of products over an item's lines, for `vecs` vectors of columns.
+PANEL_INLINE void integer_columns(const struct scale_group *group, const struct integer_item *item, size_t rows, size_t digits,
+                                  size_t vecs, size_t column, const struct tables *t, __m256i sums[][INTEGER_DIGITS][VECS]) {
     const struct integer_line *x[INTEGER_ROWS];
-    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES) * w->lines;
-    const size_t lines = w->lines;
+    const uint8_t *codes = group->codes + column * (LINE_BYTES / LANES),
+                  *ahead = group->ahead + column * (LINE_BYTES / LANES) * item->lines;
+    const size_t lines = item->lines;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = w->x[r];
+        x[r] = item->x[r];
         PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
-            __m256i less = INTEGER_OFFSET ? integer_word(w->block[r]->less[d]) : _mm256_setzero_si256();
+            __m256i start = INTEGER_OFFSET ? integer_word(item->block[r]->start[d]) : _mm256_setzero_si256();
             PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-                sums[r][d][j] = less;
+                sums[r][d][j] = start;
             }
         }
     }
@@ -122,32 +124,33 @@ PANEL_INLINE void integer_columns(const struct place *p, const struct integer_it
     }
 }
 
-PANEL_INLINE void integer_multiply(const struct small_m_args *a, const struct place *p, const struct integer_item *w, size_t rows,
-                                   size_t digits, size_t vecs, const struct tables *t) {
+PANEL_INLINE void integer_multiply(const struct small_m_args *a, const struct scale_group *group, const struct integer_item *item,
+                                   size_t rows, size_t digits, size_t vecs, const struct tables *t) {
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += vecs * LANES) {
         __m256i sums[INTEGER_ROWS][INTEGER_DIGITS][VECS];
-        integer_columns(p, w, rows, digits, vecs, column, t, sums);
+        integer_columns(group, item, rows, digits, vecs, column, t, sums);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            integer_close(a, p, w, r, digits, vecs, column, sums[r]);
+            integer_close(a, group, item, r, digits, vecs, column, sums[r]);
         }
     }
 }
 
-// What a line of 8 columns takes, in instructions' time: of items by the digits, of the fmas after them, and of fmas alone.
+// Costs of a line of 8 columns, in instructions: two rows at once, one row of two and of three digits; the FMAs of a line after an
+// item; FMAs only, for the first row and for the second.
 enum { COST_PAIR = 37, COST_TWO = 21, COST_THREE = 30, COST_REST = 51, COST_FMA = 41, COST_FMA_ROW = 18 };
 
 PANEL_INLINE size_t integer_cost(const struct integer_plan *plan, size_t lines) {
     size_t cost = 0;
     for (size_t i = 0; i < plan->count; i++) {
-        const struct integer_item *w = &plan->items[i];
-        size_t each = w->rows == 2 ? COST_PAIR : w->digits == 2 ? COST_TWO : COST_THREE;
-        cost += w->lines * each + (lines - w->lines) * COST_REST;
+        const struct integer_item *item = &plan->items[i];
+        size_t each = item->rows == 2 ? COST_PAIR : item->digits == 2 ? COST_TWO : COST_THREE;
+        cost += item->lines * each + (lines - item->lines) * COST_REST;
     }
     return cost;
 }
 
-// Of scale s, of so many lines, one block. Two rows of two digits that are whole to the end share the codes; for a third digit
-// there are no registers.
+// Plans scale group s, which is one block of `lines` lines. Two rows share the decoded codes if both need two digits and are exact
+// to the end; a third digit would need more registers than there are.
 PANEL_INLINE void integer_plan_make(const struct small_m_args *a, size_t s, size_t k, size_t lines, size_t rows,
                                     struct integer_plan *plan) {
     plan->count = 0;
@@ -169,28 +172,28 @@ PANEL_INLINE void integer_plan_make(const struct small_m_args *a, size_t s, size
     }
 }
 
-// A scale of a panel: whole lines, then the others by fmas. False where nothing was planned.
-PANEL_INLINE bool integer_taken(const struct small_m_args *a, const struct place *p, const struct integer_plan *plan, size_t rows,
-                                const struct tables *t) {
+// Multiplies a scale group as planned: the exact lines, then the others by FMA. False if nothing was planned.
+PANEL_INLINE bool integer_multiply_group(const struct small_m_args *a, const struct scale_group *group,
+                                         const struct integer_plan *plan, size_t rows, const struct tables *t) {
     if (rows > INTEGER_ROWS) {
         return false;
     }
     for (size_t i = 0; i < plan->count; i++) {
-        const struct integer_item *w = &plan->items[i];
-        if (rows == 2 && w->rows == 2) {
-            integer_multiply(a, p, w, 2, 2, 2, t);
-        } else if (w->digits == 2) {
-            integer_multiply(a, p, w, 1, 2, 4, t);
+        const struct integer_item *item = &plan->items[i];
+        if (rows == 2 && item->rows == 2) {
+            integer_multiply(a, group, item, 2, 2, 2, t);
+        } else if (item->digits == 2) {
+            integer_multiply(a, group, item, 1, 2, 4, t);
         } else {
-            integer_multiply(a, p, w, 1, 3, 2, t);
+            integer_multiply(a, group, item, 1, 3, 2, t);
         }
-        if (w->lines < p->lines) {
-            struct place rest = *p;
-            rest.codes += w->lines * ROW_BYTES, rest.ahead += w->lines * ROW_BYTES;
-            rest.k += w->lines * IEEE_LINE_K;
-            rest.lines -= w->lines;
-            rest.starts = w->lines == 0;
-            small_m_panel(a, &rest, w->row[0], 1, t);
+        if (item->lines < group->lines) {
+            struct scale_group rest = *group;
+            rest.codes += item->lines * ROW_BYTES, rest.ahead += item->lines * ROW_BYTES;
+            rest.k += item->lines * IEEE_LINE_K;
+            rest.lines -= item->lines;
+            rest.starts = item->lines == 0;
+            small_m_panel(a, &rest, item->row[0], 1, t);
         }
     }
     return plan->count != 0;

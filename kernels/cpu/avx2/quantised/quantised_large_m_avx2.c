@@ -1,18 +1,19 @@
-// More than WIDE_ROWS rows of bf16 that no flush touches against panels of quantised weights.
+// More than MEDIUM_M_ROWS rows of bf16 against panels of quantised weights, in IEEE mode (quantised_ieee.h).
 //
-// K goes in blocks. A block of the rows is widened once for all panels of a call; of a panel SLICE columns after another, 16 KiB,
-// half of L1, where they stay while all tiles of 6 rows pass over them. A scale's partial sums are registers from its first k to
-// its last. Sums lie slice by slice, so that a tile's are side by side: rows 1 KiB apart would share their places in a page, and
-// loads would wait for the stores of other rows.
+// Loop order: blocks of K, panels, slices of SLICE columns, tiles of 6 rows. A block of the rows is widened once for all panels of
+// the call. A slice's block is widened into 16 KiB, half of L1, where it stays while all tiles of rows read it. The partial sums of
+// a scale group stay in registers over the group's k in the block. Sums are stored slice by slice, so that a tile's sums are
+// contiguous: rows of sums 1 KiB apart would repeat their address bits within a page, and loads would wait for stores of other
+// rows.
 //
-// Zen 3 starts no fma in a cycle in which it stores a vector, and the sums of 16 k are 12 stores to 192 fmas: they cost 24 cycles
-// of 126. So each scale's first k is multiplied and added: products of bf16 by codes have 17 bits at most and are exact, and
-// multiplications leave the stores a way (112 cycles).
+// Zen 3 starts no FMA in a cycle that stores a vector. A scale group of 16 k has 12 stores for 192 FMAs, and they cost 24 of 126
+// cycles. So the first k of each group is multiplied and added instead of an FMA: products of bf16 and codes have at most 17 bits
+// and are exact, and a multiplication can start in a cycle with a store (112 cycles).
 #if defined(__x86_64__)
 #include <string.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_chunk_avx2.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/macrokernel_prefetch.h"
 
@@ -23,16 +24,16 @@ static inline __m256 vec_broadcast(const float *p) {
 #include "kernels/cpu/avx2/fma_avx2.h"
 
 enum {
-    LARGE_M_K = 256,     // of a block
-    LARGE_M_FEW_K = 128, // of few rows: 1.01 to 1.03 of their speed by 256
-    LARGE_M_FEW_ROWS = 24,
-    LARGE_M_RUN = 8,                      // k of the inner loop
-    LARGE_M_X = LARGE_M_K + ROW_UNIT + 4, // floats of a widened row: neighbours differ in where they lie in a line, or loads of
-                                          // two would want one bank of L1 (.93 of the peak, .96 so)
-    LARGE_M_ROWS = 120,                   // more are cut: rows, sums and codes would leave L2
+    LARGE_M_K = 256,       // k of a block
+    LARGE_M_SHORT_K = 128, // the same for up to LARGE_M_SHORT_ROWS rows: 1.01 to 1.03 times the speed of 256
+    LARGE_M_SHORT_ROWS = 24,
+    LARGE_M_RUN = 8,                      // k of an iteration of the inner loop
+    LARGE_M_X = LARGE_M_K + ROW_UNIT + 4, // floats of a widened row; the 4 shift each row within a line of cache, which avoids
+                                          // bank conflicts of two rows' loads in L1 (.93 -> .96 of the peak)
+    LARGE_M_ROWS = 120,                   // rows at a time: rows, sums and codes of more would not fit L2
     LARGE_M_SLICE = LARGE_M_K * SLICE,    // floats
-    PANEL_ROWS = 24,                      // of one panel, whose scratch is on the stack
-    PANEL_ROW = LARGE_M_X + 2 * EXPERTD_KERNEL_PANEL, // floats there
+    PANEL_ROWS = 24,                      // rows at a time of a call of one panel, whose scratch is on the stack
+    PANEL_ROW = LARGE_M_X + 2 * EXPERTD_KERNEL_PANEL, // floats of such a row in scratch
 };
 _Static_assert(LARGE_M_SLICE + LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS) <= KERNEL_SCRATCH_BYTES / sizeof(float), "scratch");
 _Static_assert(LARGE_M_ROWS / 2 * (LARGE_M_X + 2 * KERNEL_SUMS) <= LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS),
@@ -40,16 +41,16 @@ _Static_assert(LARGE_M_ROWS / 2 * (LARGE_M_X + 2 * KERNEL_SUMS) <= LARGE_M_ROWS 
 
 // Rows against panels.
 struct large_m {
-    struct panel_args args; // of the rows at hand; panel is the one at hand, columns those of all panels
+    struct panel_args args; // the current rows and the current panel; `columns` counts those of all panels
     const struct expertd_quantised_format *format;
     const struct ieee_decoder *decoder;
-    const void *const *panels, *const *next; // struct macrokernel_args's
+    const void *const *panels, *const *next; // as in struct macrokernel_args
     size_t count;
-    size_t block;   // k of one, at most
+    size_t block;   // k of a block at most
     float *slice;   // [LARGE_M_K][SLICE]
     float *x;       // [rows][LARGE_M_X]
     float *sums;    // [slices of all panels][rows][SLICE]
-    float *carried; // the same: partial sums of a scale that is longer than a block
+    float *carried; // the same layout: partial sums of a scale group that is longer than a block
     panel_row scales[LARGE_M_K / 16];
 };
 
@@ -57,10 +58,10 @@ struct large_m {
 struct tile {
     const float *x;             // LARGE_M_X apart
     const float *weights;       // [k][SLICE]
-    const float *scale;         // of the block's first scale, EXPERTD_KERNEL_PANEL apart
+    const float *scale;         // the scales of the block's first group; groups are EXPERTD_KERNEL_PANEL apart
     float *sums, *carried;      // SLICE apart
-    size_t scales, depth, last; // k of each scale but the last, and of the last, whole lines
-    bool starts, ends;          // struct chunk's
+    size_t scales, depth, last; // number of groups; k of each but the last, and of the last, in full lines
+    bool starts, ends;          // as in struct chunk
     struct macrokernel_prefetch ahead;
 };
 
@@ -100,7 +101,7 @@ PANEL_INLINE void tile_prefetch(struct macrokernel_prefetch *ahead) {
     ahead->at += ahead->step;
 }
 
-// LARGE_M_RUN k, of each pair the odd one first.
+// LARGE_M_RUN k, the odd k of each pair first. by_products: the first k is multiplied and added instead of an FMA.
 PANEL_INLINE void tile_run(tile_sums sums, size_t rows, const float *x, const float *weights, bool by_products,
                            struct macrokernel_prefetch *ahead) {
     PANEL_UNROLL for (size_t i = 0; i < LARGE_M_RUN; i += 2) {
@@ -130,7 +131,7 @@ PANEL_INLINE void tile_end(tile_sums sums, size_t rows, bool ends, const float *
     }
 }
 
-// `rows` is a constant in each copy, so that the sums are registers.
+// `rows` is a compile-time constant in each copy, so that the sums stay in registers.
 PANEL_INLINE void tile_rows(struct tile *t, size_t rows) {
     struct macrokernel_prefetch ahead = t->ahead;
     const float *x = t->x, *weights = t->weights, *scale = t->scale;
@@ -157,7 +158,7 @@ PANEL_INLINE void tile_rows(struct tile *t, size_t rows) {
     t->ahead = ahead;
 }
 
-// Tiles of more than WIDE_ROWS rows have 4 at least, of a part of them 3.
+// Calls of more than MEDIUM_M_ROWS rows have tiles of 4 rows at least, or of 3 where the rows are split into parts.
 static __attribute__((noinline)) void tile_multiply(struct tile *t, size_t rows) {
     switch (rows) {
     case 3:
@@ -175,6 +176,7 @@ static __attribute__((noinline)) void tile_multiply(struct tile *t, size_t rows)
     }
 }
 
+// Widens the slice that begins at `column` of the current panel, over the block.
 static void widen_columns(const struct large_m *m, const struct chunk *c, size_t column) {
     const size_t line_k = m->decoder->line_k, at = column / QUANTISED_COLUMNS * QUANTISED_LINE;
     float *to = m->slice;
@@ -186,7 +188,7 @@ static void widen_columns(const struct large_m *m, const struct chunk *c, size_t
     }
 }
 
-// A slice's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
+// Prefetches this slice's share of the rows' next block of K. The rows are scattered in memory, so widening them would stall.
 static void prefetch_rows(const struct large_m *m, const struct chunk *c, size_t slice) {
     size_t begin = c->k + c->depth, left = m->args.k - begin, depth = left < m->block ? left : m->block;
     for (size_t r = slice; r < m->args.rows; r += m->count * (EXPERTD_KERNEL_PANEL / SLICE)) {
@@ -197,7 +199,7 @@ static void prefetch_rows(const struct large_m *m, const struct chunk *c, size_t
     }
 }
 
-// All rows against a slice of the panel.
+// All rows against a slice; `slice` counts over all panels.
 static void large_m_slice(struct large_m *m, const struct chunk *c, size_t slice, struct tile *t) {
     const size_t rows = m->args.rows, column = slice % (EXPERTD_KERNEL_PANEL / SLICE) * SLICE;
     prefetch_rows(m, c, slice);
@@ -215,7 +217,7 @@ static void large_m_slice(struct large_m *m, const struct chunk *c, size_t slice
 static void large_m_panel(struct large_m *m, const struct chunk *c, size_t panel) {
     const size_t slices = EXPERTD_KERNEL_PANEL / SLICE, tiles = div_up(m->args.rows, PANEL_TILE);
     if (c->ends) {
-        struct scale_places at = scale_places(c);
+        struct scale_offsets at = scale_offsets(c);
         chunk_scales(c, &at, m->args.panel, m->scales);
     }
     struct tile t = {
@@ -252,7 +254,7 @@ static void write_sums(const struct large_m *m) {
     }
 }
 
-// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// Not inlined: the compiler must not move an FMA across the caller's changes of the floating-point mode.
 static __attribute__((noinline)) bool large_m_rows(struct large_m *m) {
     struct chunk c = {.args = &m->args, .format = m->format, .layout = quantised_layout(m->format, m->args.k)};
     memset(m->sums, 0, m->args.rows * m->count * EXPERTD_KERNEL_PANEL * sizeof *m->sums);
@@ -269,12 +271,12 @@ static __attribute__((noinline)) bool large_m_rows(struct large_m *m) {
     return true;
 }
 
-// Is a scale longer than a block may be?
-static bool carries(const struct expertd_quantised_format *format, size_t k) {
-    return quantised_layout(format, k).scale_k > LARGE_M_FEW_K;
+// Whether partial sums are carried from block to block: a scale group may be longer than a block.
+static bool carries_partials(const struct expertd_quantised_format *format, size_t k) {
+    return quantised_layout(format, k).scale_k > LARGE_M_SHORT_K;
 }
 
-// The rows of `all`, at most `most` at a time; m lacks what depends on how many those are.
+// Multiplies the rows of `all`, at most `most` at a time. The caller has set format, decoder, panels, next and count of m.
 static bool large_m_parts(struct large_m *m, const struct panel_args *all, size_t most, float *scratch) {
     float_mode before = float_mode_set_ieee();
     size_t parts = div_up(all->rows, most);
@@ -291,24 +293,24 @@ static bool large_m_parts(struct large_m *m, const struct panel_args *all, size_
         m->args.panel = m->panels[0];
         m->args.out = all->out + row * all->out_stride;
         m->carried = m->sums + m->args.rows * m->count * EXPERTD_KERNEL_PANEL;
-        m->x = carries(m->format, all->k) ? m->carried + (m->carried - m->sums) : m->carried;
-        m->block = m->args.rows <= LARGE_M_FEW_ROWS ? LARGE_M_FEW_K : LARGE_M_K;
+        m->x = carries_partials(m->format, all->k) ? m->carried + (m->carried - m->sums) : m->carried;
+        m->block = m->args.rows <= LARGE_M_SHORT_ROWS ? LARGE_M_SHORT_K : LARGE_M_K;
         done = large_m_rows(m);
     }
     float_mode_restore(before);
     return done;
 }
 
-bool avx2_quantised_large_m_macrokernel(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    struct panel_args args = {.x = group->x,
-                              .rows = group->rows,
-                              .k = group->k,
-                              .out = group->sums,
+bool avx2_quantised_large_m_macrokernel(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    struct panel_args args = {.x = macro->x,
+                              .rows = macro->rows,
+                              .k = macro->k,
+                              .out = macro->sums,
                               .out_stride = KERNEL_SUMS,
-                              .columns = group->count * EXPERTD_KERNEL_PANEL};
+                              .columns = macro->count * EXPERTD_KERNEL_PANEL};
     struct large_m m = {
-        .format = format, .decoder = ieee_decoder_of(format), .panels = group->panels, .next = group->next, .count = group->count};
-    return large_m_parts(&m, &args, carries(format, group->k) ? LARGE_M_ROWS / 2 : LARGE_M_ROWS, group->scratch);
+        .format = format, .decoder = ieee_decoder_of(format), .panels = macro->panels, .next = macro->next, .count = macro->count};
+    return large_m_parts(&m, &args, carries_partials(format, macro->k) ? LARGE_M_ROWS / 2 : LARGE_M_ROWS, macro->scratch);
 }
 
 bool avx2_quantised_large_m(const struct panel_args *args, const struct expertd_quantised_format *format) {

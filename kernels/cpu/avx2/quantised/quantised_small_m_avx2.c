@@ -1,31 +1,32 @@
-// Up to SMALL_M_ROWS rows of bf16 that no flush touches against one panel of quantised weights, or against a few in turns.
+// Up to SMALL_M_ROWS rows of bf16 against quantised weights, in IEEE mode (quantised_ieee.h): one panel after the other, or several
+// round-robin, as the decoder prefers.
 //
-// What is made of the rows, f32 and whole numbers, serves all panels of a call, and the calls after it that are for the same rows.
-// Where there is no room for the whole of K it is made anew for each chunk.
+// Rows are prepared (widened to f32, split into integer digits) once for all panels of a call, and for later calls with the same
+// rows. Where scratch cannot hold the whole of K, they are prepared again for each chunk.
 #if defined(__x86_64__)
 #include <string.h>
 
 #include "kernels/cpu/avx2/quantised/quantised_chunk_avx2.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 
 enum {
-    SMALL_M_K = 256, // of a chunk of one panel: the rows and the scales stay in L1 beside the codes
-    TURN_K = 64,     // of several panels in turns: what four have on their way stays in L1 beside the rows
-    FOUND_UNIT = 64,
+    SMALL_M_K = 256,    // k of a chunk, one panel at a time: rows and scales stay in L1 with the codes
+    ROUND_ROBIN_K = 64, // k of a chunk, panels round-robin: the lines in flight of four panels stay in L1 with the rows
+    PREPARED_UNIT = 64, // the prepared k of a row are a multiple of this
     SCALE_K_LEAST = 16,
-    // Of a row and k: f32, digits, a share of a scale's description.
-    FOUND_BYTES = sizeof(float) + sizeof(struct integer_line) / INTEGER_LINE_K + sizeof(struct integer_block) / SCALE_K_LEAST,
-    PANEL_FOUND_BYTES = 1024 + SMALL_M_ROWS * FOUND_BYTES * (SMALL_M_K + FOUND_UNIT),
+    // Per row and k: an f32, the digits, a share of a struct integer_block.
+    PREPARED_BYTES = sizeof(float) + sizeof(struct integer_line) / INTEGER_LINE_K + sizeof(struct integer_block) / SCALE_K_LEAST,
+    PANEL_PREPARED_BYTES = 1024 + SMALL_M_ROWS * PREPARED_BYTES * (SMALL_M_K + PREPARED_UNIT),
 };
 
 _Static_assert(sizeof(struct integer_block) % SCALE_K_LEAST == 0 && sizeof(struct integer_line) % INTEGER_LINE_K == 0,
-               "shares of a k");
+               "PREPARED_BYTES divides both by their k");
 
-// What is made of the rows, and the memory it lies in.
-struct found {
-    bool all;   // of K; else a chunk at a time
-    bool taken; // where all: no element was one that cannot be
+// The prepared rows, and their memory.
+struct prepared {
+    bool whole_k;   // prepared over the whole of K; else chunk by chunk
+    bool supported; // if whole_k: every row is supported
     float *x[SMALL_M_ROWS];
     struct integer_line *lines[SMALL_M_ROWS];
     struct integer_block *blocks[SMALL_M_ROWS];
@@ -36,62 +37,62 @@ struct found {
 struct small_m_work {
     struct panel_args args; // of the first panel
     const void *const *panels;
-    const void *const *next; // of the call after this one; NULL: not known
+    const void *const *next; // panels of the thread's next call; NULL: not known
     size_t count;
     const struct expertd_quantised_format *format;
     const struct ieee_decoder *decoder;
-    struct found *found;
+    struct prepared *prepared;
     float *sums;
     panel_row scales[KERNEL_PANELS_MAX][SMALL_M_K / SCALE_K_LEAST];
     float partials[SMALL_M_ROWS][KERNEL_SUMS] __attribute__((aligned(64)));
 };
 
-// In `bytes` bytes, the structure's among them.
-static void found_init(struct found *f, size_t rows, size_t k, size_t bytes) {
-    char *at = f->memory;
-    size_t room = (bytes - sizeof *f) / (rows * FOUND_BYTES) / FOUND_UNIT * FOUND_UNIT;
-    f->all = k <= room;
+// Divides the memory at p, `bytes` bytes including the structure itself, into the arrays of the rows.
+static void prepared_init(struct prepared *p, size_t rows, size_t k, size_t bytes) {
+    char *at = p->memory;
+    size_t capacity = (bytes - sizeof *p) / (rows * PREPARED_BYTES) / PREPARED_UNIT * PREPARED_UNIT;
+    p->whole_k = k <= capacity;
     for (size_t r = 0; r < rows; r++) {
-        f->x[r] = (float *)at;
-        f->lines[r] = (struct integer_line *)(f->x[r] + room);
-        f->blocks[r] = (struct integer_block *)(f->lines[r] + room / INTEGER_LINE_K);
-        at += room * FOUND_BYTES;
+        p->x[r] = (float *)at;
+        p->lines[r] = (struct integer_line *)(p->x[r] + capacity);
+        p->blocks[r] = (struct integer_block *)(p->lines[r] + capacity / INTEGER_LINE_K);
+        at += capacity * PREPARED_BYTES;
     }
 }
 
-static bool takes_integer(const struct small_m_work *work, const struct quantised_layout *layout) {
+static bool uses_integer(const struct small_m_work *work, const struct quantised_layout *layout) {
     size_t longest = work->args.rows == 1 ? INTEGER_SCALE_K : INTEGER_BLOCK_K;
-    return work->decoder->whole.max && work->args.rows <= INTEGER_ROWS && layout->scale_k <= longest;
+    return work->decoder->integers.max && work->args.rows <= INTEGER_ROWS && layout->scale_k <= longest;
 }
 
 static struct integer_codes integer_codes_of(const struct small_m_work *work) {
-    struct integer_codes codes = work->decoder->whole;
+    struct integer_codes codes = work->decoder->integers;
     codes.max = work->format->code == EXPERTD_CODE_INT4 && !work->format->zero_points ? EXPERTD_INT4_ZERO_MAX / 2 : codes.max;
     codes.unit /= work->decoder->fold;
     return codes;
 }
 
-// One row's part of a chunk; `k` and `scale` are its places in what is found. False where an element cannot be taken.
-static bool find(const struct small_m_work *work, const struct chunk *c, size_t row, size_t k, size_t scale) {
-    const struct found *f = work->found;
-    float *x = f->x[row] + k;
+// Prepares one row over a chunk, at position `k` and scale group `scale` of the prepared row. False if the row is not supported.
+static bool prepare_row(const struct small_m_work *work, const struct chunk *c, size_t row, size_t k, size_t scale) {
+    const struct prepared *p = work->prepared;
+    float *x = p->x[row] + k;
     if (!widen_row((const uint16_t *)c->args->x[row] + c->k, c->depth, work->decoder->fold, x)) {
         return false;
     }
     struct integer_codes codes = integer_codes_of(work);
     size_t lines = c->layout.scale_k / INTEGER_LINE_K, blocks = integer_blocks(c->layout.scale_k);
-    for (size_t s = 0; takes_integer(work, &c->layout) && s < c->scales; s++) {
-        size_t here = s + 1 == c->scales ? last_depth(c, INTEGER_LINE_K) / INTEGER_LINE_K : lines;
+    for (size_t s = 0; uses_integer(work, &c->layout) && s < c->scales; s++) {
+        size_t group_lines = s + 1 == c->scales ? last_depth(c, INTEGER_LINE_K) / INTEGER_LINE_K : lines;
         size_t before = s * lines;
-        integer_find(x + before * INTEGER_LINE_K, here, codes, f->blocks[row] + (scale + s) * blocks,
-                     f->lines[row] + k / INTEGER_LINE_K + before);
+        integer_prepare(x + before * INTEGER_LINE_K, group_lines, codes, p->blocks[row] + (scale + s) * blocks,
+                        p->lines[row] + k / INTEGER_LINE_K + before);
     }
     return true;
 }
 
-static bool find_rows(const struct small_m_work *work, const struct chunk *c, size_t k, size_t scale) {
+static bool prepare_rows(const struct small_m_work *work, const struct chunk *c, size_t k, size_t scale) {
     for (size_t r = 0; r < work->args.rows; r++) {
-        if (!find(work, c, r, k, scale)) {
+        if (!prepare_row(work, c, r, k, scale)) {
             return false;
         }
     }
@@ -102,18 +103,18 @@ static struct chunk chunk_of(const struct small_m_work *work) {
     return (struct chunk){.args = &work->args, .format = work->format, .layout = quantised_layout(work->format, work->args.k)};
 }
 
-static void find_all(const struct small_m_work *work) {
+static void prepare_all(const struct small_m_work *work) {
     struct chunk c = chunk_of(work);
-    work->found->taken = true;
-    while (work->found->taken && chunk_next(&c, SMALL_M_K)) {
-        work->found->taken = find_rows(work, &c, c.k, c.scale);
+    work->prepared->supported = true;
+    while (work->prepared->supported && chunk_next(&c, SMALL_M_K)) {
+        work->prepared->supported = prepare_rows(work, &c, c.k, c.scale);
     }
 }
 
-// What is fetched while a panel's chunk at `codes` is multiplied: the next chunk, line for line; with the last one the first of the
-// panel that takes its place, `count` panels on or in the call after this one, which nobody would have fetched.
-static const uint8_t *ahead_of(const struct small_m_work *work, const struct chunk *c, size_t panel, size_t count,
-                               const uint8_t *codes) {
+// The memory to prefetch while the chunk at `codes` of a panel is multiplied: the panel's next chunk; with its last chunk, the
+// first one of the panel `count` panels later, in this call or the thread's next one.
+static const uint8_t *chunk_ahead(const struct small_m_work *work, const struct chunk *c, size_t panel, size_t count,
+                                  const uint8_t *codes) {
     if (c->k + c->depth == work->args.k && panel + count < work->count) {
         return (const uint8_t *)work->panels[panel + count] + QUANTISED_HEADER;
     }
@@ -123,13 +124,13 @@ static const uint8_t *ahead_of(const struct small_m_work *work, const struct chu
     return codes + (c->ends ? c->scales * c->layout.stride : quantised_code_bytes(&c->layout, c->depth));
 }
 
-// Panels [first, first + count) in turns.
+// One chunk of panels [first, first + count).
 static void multiply_chunk(struct small_m_work *work, const struct chunk *c, size_t first, size_t count) {
     const struct ieee_decoder *decoder = work->decoder;
     const uint8_t *codes = chunk_codes(c, 0);
-    struct scale_places at = scale_places(c);
-    size_t k = work->found->all ? c->k : 0, scale = work->found->all ? c->scale : 0;
-    bool whole = takes_integer(work, &c->layout), zeros = c->format->zero_points;
+    struct scale_offsets at = scale_offsets(c);
+    size_t k = work->prepared->whole_k ? c->k : 0, scale = work->prepared->whole_k ? c->scale : 0;
+    bool integers = uses_integer(work, &c->layout), zeros = c->format->zero_points;
     struct small_m_args small_m = {
         .panels = count,
         .zeros = zeros ? (size_t)(chunk_zeros(c, 0) - codes) : 0,
@@ -144,28 +145,29 @@ static void multiply_chunk(struct small_m_work *work, const struct chunk *c, siz
     for (size_t p = 0; p < count; p++) {
         const uint8_t *panel = work->panels[first + p];
         small_m.codes[p] = panel + (codes - (const uint8_t *)work->args.panel);
-        small_m.ahead[p] = ahead_of(work, c, first + p, count, small_m.codes[p]);
+        small_m.ahead[p] = chunk_ahead(work, c, first + p, count, small_m.codes[p]);
         small_m.scale[p] = (const panel_row *)work->scales[p];
         if (c->ends) {
             chunk_scales(c, &at, panel, work->scales[p]);
         }
     }
     for (size_t r = 0; r < work->args.rows; r++) {
-        small_m.x[r] = work->found->x[r] + k;
-        small_m.integer_blocks[r] = whole ? work->found->blocks[r] + scale * integer_blocks(c->layout.scale_k) : NULL;
-        small_m.integer_lines[r] = whole ? work->found->lines[r] + k / INTEGER_LINE_K : NULL;
+        small_m.x[r] = work->prepared->x[r] + k;
+        small_m.integer_blocks[r] = integers ? work->prepared->blocks[r] + scale * integer_blocks(c->layout.scale_k) : NULL;
+        small_m.integer_lines[r] = integers ? work->prepared->lines[r] + k / INTEGER_LINE_K : NULL;
         small_m.partials[r] = work->partials[r];
         small_m.sums[r] = work->sums + r * KERNEL_SUMS + first * EXPERTD_KERNEL_PANEL;
     }
     decoder->multiply[work->args.rows - 1](&small_m);
 }
 
-// Panels [first, first + count) in turns. Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// Panels [first, first + count), chunk by chunk. Not inlined: the compiler must not move an FMA across the caller's changes of the
+// floating-point mode.
 static __attribute__((noinline)) bool multiply_panels(struct small_m_work *work, size_t first, size_t count) {
-    bool all = work->found->all;
+    bool whole_k = work->prepared->whole_k;
     struct chunk c = chunk_of(work);
-    while (chunk_next(&c, count == 1 ? SMALL_M_K : TURN_K)) {
-        if (!all && !find_rows(work, &c, 0, 0)) {
+    while (chunk_next(&c, count == 1 ? SMALL_M_K : ROUND_ROBIN_K)) {
+        if (!whole_k && !prepare_rows(work, &c, 0, 0)) {
             return false;
         }
         multiply_chunk(work, &c, first, count);
@@ -173,9 +175,9 @@ static __attribute__((noinline)) bool multiply_panels(struct small_m_work *work,
     return true;
 }
 
-// Panels in turns are a gain only where rows are laid out for them.
+// Round-robin order pays only from the decoder's number of rows on.
 static bool multiply_all(struct small_m_work *work) {
-    size_t count = work->args.rows >= work->decoder->transpose_rows ? work->count : 1;
+    size_t count = work->args.rows >= work->decoder->round_robin_rows ? work->count : 1;
     for (size_t p = 0; p < work->count; p++) {
         if (quantised_has_special(work->panels[p])) {
             return false;
@@ -192,55 +194,46 @@ static bool multiply_all(struct small_m_work *work) {
     return true;
 }
 
-// rows_cached: found is as a call for the same rows left it. False where an element or a panel cannot be taken.
-static bool multiply(struct small_m_work *work, size_t found_bytes, bool rows_cached) {
+// rows_cached: a call with the same rows has prepared them. False if a row or a panel is not supported.
+static bool multiply(struct small_m_work *work, size_t prepared_bytes, bool rows_cached) {
     float_mode before = float_mode_set_ieee();
     if (!rows_cached) {
-        found_init(work->found, work->args.rows, work->args.k, found_bytes);
-        if (work->found->all) {
-            find_all(work);
+        prepared_init(work->prepared, work->args.rows, work->args.k, prepared_bytes);
+        if (work->prepared->whole_k) {
+            prepare_all(work);
         }
     }
-    bool done = (work->found->all && !work->found->taken) ? false : multiply_all(work);
+    bool done = (work->prepared->whole_k && !work->prepared->supported) ? false : multiply_all(work);
     float_mode_restore(before);
     return done;
 }
 
 bool avx2_quantised_small_m(const struct panel_args *args, const struct expertd_quantised_format *format) {
     float sums[SMALL_M_ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
-    char found[PANEL_FOUND_BYTES] __attribute__((aligned(64)));
+    char prepared[PANEL_PREPARED_BYTES] __attribute__((aligned(64)));
     struct small_m_work work = {.args = *args,
                                 .panels = &args->panel,
                                 .count = 1,
                                 .format = format,
                                 .decoder = ieee_decoder_of(format),
-                                .found = (struct found *)found,
+                                .prepared = (struct prepared *)prepared,
                                 .sums = sums};
-    bool done = multiply(&work, sizeof found, false);
+    bool done = multiply(&work, sizeof prepared, false);
     for (size_t r = 0; done && r < args->rows; r++) {
         memcpy(args->out + r * args->out_stride, sums + r * KERNEL_SUMS, args->columns * sizeof *args->out);
     }
     return done;
 }
 
-static bool multiply_small_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    struct small_m_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
-                                .panels = group->panels,
-                                .next = group->next,
-                                .count = group->count,
+bool avx2_quantised_small_m_macrokernel(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    struct small_m_work work = {.args = {.x = macro->x, .rows = macro->rows, .panel = macro->panels[0], .k = macro->k},
+                                .panels = macro->panels,
+                                .next = macro->next,
+                                .count = macro->count,
                                 .format = format,
                                 .decoder = ieee_decoder_of(format),
-                                .found = group->scratch,
-                                .sums = group->sums};
-    return multiply(&work, KERNEL_SCRATCH_BYTES, group->rows_cached);
-}
-
-void avx2_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    bool done = group->rows <= SMALL_M_ROWS ? multiply_small_m(group, format)
-                : group->rows <= WIDE_ROWS  ? false
-                                            : avx2_quantised_large_m_macrokernel(group, format);
-    if (!done) {
-        macrokernel_panel_by_panel(group, format, avx2_quantised_bf16);
-    }
+                                .prepared = macro->scratch,
+                                .sums = macro->sums};
+    return multiply(&work, KERNEL_SCRATCH_BYTES, macro->rows_cached);
 }
 #endif

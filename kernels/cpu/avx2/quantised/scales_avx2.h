@@ -1,4 +1,5 @@
-// Scales of a format to f32, subnormals kept, for any floating-point mode but where a function says so. Private to cpu/quantised_*.
+// Scales of any dtype to f32. Subnormals are kept, in every floating-point mode unless a function says otherwise. Private to
+// avx2/quantised.
 #ifndef EXPERTD_KERNELS_CPU_AVX2_QUANTISED_SCALES_AVX2_H
 #define EXPERTD_KERNELS_CPU_AVX2_QUANTISED_SCALES_AVX2_H
 
@@ -8,6 +9,7 @@
 
 #include "expertd/kernels/quantised.h"
 
+// The functions on one dtype take 8 scales.
 static inline __m256 scale_e8m0(const uint8_t *p) {
     __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
     __m256i bits = _mm256_max_epu32(_mm256_slli_epi32(code, 23), _mm256_set1_epi32(0x400000)); // 0 is 2^-127
@@ -18,8 +20,9 @@ static inline __m256 scale_bf16(const uint8_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 
-// Floats of 8 bits, each in the high byte of 16, by way of f16: E5M2 is its upper half; E4M3 a part of it but for the exponent's
-// bias (2^8) and the NaN, which becomes f16's. VCVTPH2PS keeps subnormals in any mode.
+// 8-bit floats, each in the high byte of 16 bits, converted through f16. E5M2 is the high byte of an f16. E4M3, shifted right by
+// one, is an f16 apart from its exponent bias (a factor of 2^8) and its NaN, which is replaced by f16's. VCVTPH2PS keeps subnormals
+// in every mode.
 static inline __m256 float8_widen(enum expertd_weight_code code, __m128i high) {
     if (code == EXPERTD_CODE_E5M2) {
         return _mm256_cvtph_ps(high);
@@ -35,27 +38,27 @@ static inline __m256 scale_e4m3(const uint8_t *p) {
     return float8_widen(EXPERTD_CODE_E4M3, _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p)), 8));
 }
 
-// E4M3 by way of f32 with another exponent bias, 2^-120 times its value: exact, and E4M3's subnormals are f32's, so IEEE's mode
-// only. No NaN among them.
-static inline __m256 scale_e4m3_less_bias(const uint8_t *p) {
+// E4M3 times 2^-120: the code's bits at the low end of an f32's exponent. Exact. E4M3's subnormals become f32's, so only in IEEE
+// mode; NaN is not allowed.
+static inline __m256 scale_e4m3_rebiased(const uint8_t *p) {
     __m256i bits = _mm256_slli_epi32(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)), 20);
     return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0x87f00000)));
 }
 
-// Is there a 0 (2^-127, a subnormal) or a NaN among 32 of E8M0?
+// Whether one of 32 E8M0 scales is 0 (2^-127, an f32 subnormal) or NaN.
 static inline bool scales_e8m0_special(const uint8_t *p) {
     __m256i codes = _mm256_loadu_si256((const __m256i *)p), one = _mm256_set1_epi8(1);
-    __m256i above = _mm256_add_epi8(codes, one); // 1 and 0
+    __m256i above = _mm256_add_epi8(codes, one); // 0 becomes 1, NaN becomes 0
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(above, one), above)) != 0;
 }
 
-// Is there a NaN among 32 of E4M3?
+// Whether one of 32 E4M3 scales is NaN.
 static inline bool scales_e4m3_nan(const uint8_t *p) {
     __m256i codes = _mm256_loadu_si256((const __m256i *)p), twice = _mm256_add_epi8(codes, codes);
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(twice, _mm256_set1_epi8((char)0xfe))) != 0;
 }
 
-// 8 scales of a dtype, but for a global one.
+// 8 scales of a dtype, without the global scale.
 static inline __m256 scale_widen(enum expertd_dtype dtype, const uint8_t *p) {
     switch (dtype) {
     case EXPERTD_DTYPE_F32:

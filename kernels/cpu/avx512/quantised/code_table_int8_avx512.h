@@ -1,4 +1,4 @@
-// bf16 of the integers 0 to 127, by bytes. Private to cpu/quantised_int8*.
+// The high and low bytes of the integers 0 to 127 as bf16. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_CODE_TABLE_INT8_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_CODE_TABLE_INT8_AVX512_H
 

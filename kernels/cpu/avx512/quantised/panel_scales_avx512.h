@@ -1,4 +1,4 @@
-// The scales of a panel's 64 columns to f32, with VBMI. Private to cpu/quantised_*.
+// Widens the scales of a panel's 64 columns to f32, with VBMI. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PANEL_SCALES_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PANEL_SCALES_AVX512_H
 
@@ -6,16 +6,17 @@
 
 #include "kernels/cpu/avx512/quantised/code_tables_avx512.h"
 #include "kernels/cpu/avx512/quantised/scales_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PANEL_SCALES = 16, PANEL_SCALES_VECS = EXPERTD_KERNEL_PANEL / PANEL_SCALES };
 
-// Bytes 4v to 4v + 3 of each quarter are vector v's: two VPUNPCK make its 32-bit words of them, in order.
+// The byte permutation that precedes two VPUNPCK: bytes 4v to 4v + 3 of each 128-bit lane belong to vector v, so that the unpacked
+// 32-bit words have the columns in order.
 #define SCALES_QUARTER(q)                                                                                                          \
     4 * (q), 4 * (q) + 1, 4 * (q) + 2, 4 * (q) + 3, 4 * (q) + 16, 4 * (q) + 17, 4 * (q) + 18, 4 * (q) + 19, 4 * (q) + 32,          \
         4 * (q) + 33, 4 * (q) + 34, 4 * (q) + 35, 4 * (q) + 48, 4 * (q) + 49, 4 * (q) + 50, 4 * (q) + 51
 
-// E4M3 by VPERMI2B: a third of the instructions of 16 at a time. The two bytes of a bf16 are the upper half of an f32.
+// E4M3 by VPERMI2B, 64 at a time: a third of the instructions of scale_e4m3. The two bytes of a bf16 are the upper half of an f32.
 PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 *to) {
     static const struct byte_table TABLE = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                             {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
@@ -32,7 +33,7 @@ PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 *to) {
     }
 }
 
-// A switch for all columns, and no call, which would put the callers' sums into memory.
+// One switch for all columns. Always inlined, since a call would spill the caller's sums.
 PANEL_INLINE void panel_scales(const struct expertd_quantised_format *format, const uint8_t *scales, __m512 global, __m512 *to) {
     if (format->scale_of_panel) {
         const __m512 scale = format_scale(format, scales, global);
@@ -71,7 +72,7 @@ PANEL_INLINE void panel_scales(const struct expertd_quantised_format *format, co
     }
 }
 
-// The same into memory.
+// The same, stored to `to`.
 PANEL_INLINE void panel_scales_to(const struct expertd_quantised_format *format, const uint8_t *scales, __m512 global, float *to) {
     __m512 factors[PANEL_SCALES_VECS];
     panel_scales(format, scales, global, factors);
@@ -80,14 +81,14 @@ PANEL_INLINE void panel_scales_to(const struct expertd_quantised_format *format,
     }
 }
 
-// Of E8M0 the exponents.
+// The exponents of E8M0 scales, for VSCALEFPS.
 PANEL_INLINE void panel_exponents_to(const uint8_t *scales, float *to) {
     PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
         _mm512_store_ps(to + v * PANEL_SCALES, exponent_e8m0(scales + v * PANEL_SCALES));
     }
 }
 
-// Of the panel: 1 where the format has none.
+// The panel's global scale in every lane; 1 if the format has none.
 PANEL_INLINE __m512 panel_global(const struct expertd_quantised_format *format, const uint8_t *panel) {
     float global = 1.0f;
     if (format->global != EXPERTD_GLOBAL_NONE) {

@@ -1,4 +1,4 @@
-// Stored scales of quantised weights to f32, 16 at a time. Private to cpu/quantised_*.
+// Widens stored scales of quantised weights to f32, 16 at a time. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_SCALES_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_SCALES_AVX512_H
 
@@ -16,8 +16,8 @@ static inline __attribute__((always_inline)) __m512 scale_f16(const uint8_t *p) 
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-// 2^(code - 127): 0 is 2^-127, a subnormal, and 255, whose exponent is Inf's, becomes NaN by the carry of 255 + 1. No comparison:
-// Zen 4 makes masks on the ports of the products.
+// 2^(code - 127). Code 0 gives the subnormal 2^-127. Code 255 has Inf's exponent; the carry of 255 + 1 sets a mantissa bit, which
+// makes it NaN. No comparison, because Zen 4 makes masks on the ports of the products.
 static inline __attribute__((always_inline)) __m512 scale_e8m0(const uint8_t *p) {
     const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)), half = _mm512_set1_epi32(0x400000);
     const __m512i carry = _mm512_add_epi32(_mm512_slli_epi32(code, 14), _mm512_set1_epi32(1 << 14));
@@ -25,12 +25,12 @@ static inline __attribute__((always_inline)) __m512 scale_e8m0(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_max_epu32(bits, half));
 }
 
-// Its exponent, for VSCALEFPS; NaN of 255.
+// The exponent of 2^(code - 127), for VSCALEFPS; NaN for code 255.
 static inline __attribute__((always_inline)) __m512 exponent_e8m0(const uint8_t *p) {
     return _mm512_getexp_ps(scale_e8m0(p));
 }
 
-// By way of f16, of which E4M3 is a part but for the exponent's bias (2^8) and the NaN; VCVTPH2PS keeps subnormals in any mode.
+// Converted through f16, whose exponent bias differs by 2^8 and whose NaN has another code. VCVTPH2PS keeps subnormals in any mode.
 static inline __attribute__((always_inline)) __m512 scale_e4m3(const uint8_t *p) {
     __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
     __m256i half = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(code, 8), 1), _mm256_set1_epi16((short)0xbf80));
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) __m512 vec_scale(enum expertd_dtype
     }
 }
 
-// What the 16 columns' products with the global scale are, or the panel's one scale in every place.
+// The scales of 16 columns times or divided by the global scale; for scale_of_panel the panel's one scale in every lane.
 static inline __attribute__((always_inline)) __m512 format_scale(const struct expertd_quantised_format *format, const uint8_t *p,
                                                                  __m512 global) {
     __m512 scale = vec_scale(format->scale, p);

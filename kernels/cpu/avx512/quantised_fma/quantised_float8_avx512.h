@@ -1,11 +1,10 @@
-// Floats of 8 bits by AVX-512 with VBMI: the including file defines SMALL_M_DECODER and FLOAT8_EXPONENT_BITS. Private to
-// cpu/quantised_*.
+// Decoders of 8-bit floats. The including file defines FMA_DECODER and FLOAT8_EXPONENT_BITS. Private to kernels/cpu.
 //
-// A normal code, shifted to where an f32 has its exponent's lowest bits and its mantissa, is its value times a power of two once
-// the exponent's other bits are or'ed to it: VPMADDUBSW shifts each other byte of a line on either port, a logical operation takes
-// the sign's copies away and puts those bits in. 0 and what is below the least normal are not so. Lines that have such codes
-// (quantised_plain_shift) look up the bytes of bf16 by VPERMI2B, which is three instructions on Intel: 13 for 64 codes in place
-// of 8.
+// Lines that hold only normal codes (quantised_plain_shift) are decoded by shifts: a normal code, shifted to where an f32 has its
+// mantissa and the lowest bits of its exponent, becomes its value times a power of two once the upper exponent bits are or'ed in.
+// VPMADDUBSW, which runs on either port, shifts every other byte; one VPTERNLOG clears the copies of the sign and inserts the
+// exponent bits. Zeros and subnormals cannot be decoded so. Lines that have any look up the two bytes of bf16 by VPERMI2B, which is
+// three instructions on Intel: 13 for 64 codes instead of 8.
 #include <immintrin.h>
 
 #include <stddef.h>
@@ -13,20 +12,21 @@
 
 #include "kernels/cpu/avx512/quantised/code_tables_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum {
-    SMALL_M_LINE_K = 4,
-    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS,          // a code's magnitude lies so many bits too high in the upper byte of a bf16
-    FLOAT8_FOLD = FLOAT8_EXPONENT_BITS == 4 ? 8 : 16, // codes are divided by 2^FLOAT8_FOLD
-    FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1) - FLOAT8_FOLD, // is then a multiple of 2^FLOAT8_EXPONENT_BITS
+    FMA_LINE_K = 4,
+    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS, // bits by which a code's magnitude must move right in the upper byte of a bf16
+    FLOAT8_ROW_EXPONENT = FLOAT8_EXPONENT_BITS == 4 ? 8 : 16, // decoded values are divided by 2^FLOAT8_ROW_EXPONENT
+    // A multiple of 2^FLOAT8_EXPONENT_BITS, so that it can be or'ed into the shifted code.
+    FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1) - FLOAT8_ROW_EXPONENT,
 };
 
-// bf16 of the quotients.
+// The divided values as bf16.
 #if FLOAT8_EXPONENT_BITS == 4
-#define FLOAT8_BF16(c) ((c) == 0 ? 0 : E4M3_BF16(c) - (FLOAT8_FOLD << 7))
+#define FLOAT8_BF16(c) ((c) == 0 ? 0 : E4M3_BF16(c) - (FLOAT8_ROW_EXPONENT << 7))
 #else
-#define FLOAT8_BF16(c) ((c) == 0 ? 0 : E5M2_BF16(c) - (FLOAT8_FOLD << 7))
+#define FLOAT8_BF16(c) ((c) == 0 ? 0 : E5M2_BF16(c) - (FLOAT8_ROW_EXPONENT << 7))
 #endif
 #define FLOAT8_HIGH(c) (uint8_t)(FLOAT8_BF16(c) >> 8)
 #define FLOAT8_LOW(c) (uint8_t)(FLOAT8_BF16(c))
@@ -43,7 +43,7 @@ struct zero {
 };
 
 struct line {
-    __m512i a, b; // the high and the low bytes of bf16; of plain lines bf16 of k (1, 3), and of k (0, 2)
+    __m512i a, b; // looked up: the high and the low bytes of bf16; plain: bf16 of k (1, 3), and of k (0, 2)
 };
 
 static inline struct tables tables_load(const struct expertd_quantised_format *format) {
@@ -70,7 +70,8 @@ PANEL_INLINE struct line line_open(const uint8_t *codes, const struct tables *t)
                          _mm512_permutex2var_epi8(t->low[0], q, t->low[1])};
 }
 
-// 4 columns' pairs of k from each 16 bytes: the upper half of an f32 for the odd k in the high halves, for the even one in the low.
+// Each 128-bit lane holds the pairs of k of 4 columns. In each 32-bit word the upper half is the f32's upper half for the odd k,
+// the lower half that for the even k.
 PANEL_INLINE __m512 line_value(const struct line *line, const struct tables *t, const struct zero *zero, size_t k) {
     (void)t, (void)zero;
     const __m512i pairs = k / 2 ? _mm512_unpackhi_epi8(line->b, line->a) : _mm512_unpacklo_epi8(line->b, line->a);
@@ -88,8 +89,11 @@ PANEL_INLINE __m512 plain_value(const struct line *line, size_t k) {
     return _mm512_castsi512_ps(k / 2 ? _mm512_unpackhi_epi16(none, half) : _mm512_unpacklo_epi16(none, half));
 }
 
-#define FOLD (1.0f * (1 << FLOAT8_FOLD))
-#define SMALL_M_FOLD                                                                                                               \
-    { FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD }
-#define SMALL_M_HAS_PLAIN
+#define FLOAT8_ROW_FACTOR (1.0f * (1 << FLOAT8_ROW_EXPONENT))
+#define FMA_ROW_FACTORS                                                                                                            \
+    {                                                                                                                              \
+        FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR,          \
+            FLOAT8_ROW_FACTOR, FLOAT8_ROW_FACTOR                                                                                   \
+    }
+#define FMA_HAS_PLAIN
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"

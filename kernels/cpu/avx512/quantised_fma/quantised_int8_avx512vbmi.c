@@ -1,4 +1,5 @@
-// INT8 without zero points: VPSHUFB brings each code to the upper end of a 32-bit word, VCVTDQ2PS makes it 2^24 times its value.
+// INT8 without zero points: VPSHUFB moves a code to the top byte of its 32-bit word, and VCVTDQ2PS converts the word to 2^24 times
+// the code's value.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,10 +9,10 @@
 #include "kernels/cpu/avx512/quantised/code_order_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 
-enum { SMALL_M_LINE_K = 4 };
+enum { FMA_LINE_K = 4 };
 
 struct tables {
-    __m512i order[SMALL_M_LINE_K];
+    __m512i order[FMA_LINE_K];
 };
 
 struct zero {
@@ -43,8 +44,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(line->codes, t->order[k]));
 }
 
-#define SMALL_M_FOLD                                                                                                               \
+#define FMA_ROW_FACTORS                                                                                                            \
     { 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f }
-#define SMALL_M_DECODER small_m_int8
+#define FMA_DECODER fma_decoder_int8
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -1,5 +1,5 @@
-// INT8 with zero points: VPSHUFB puts a code, plus 128, below the upper bytes of 2^23, which makes it the f32 2^23 + code + 128;
-// the difference to 2^23 + zero point + 128 is exact.
+// INT8 with zero points: VPSHUFB puts code + 128 into the lowest byte of the bits of 2^23, which gives the f32 2^23 + code + 128.
+// Subtracting 2^23 + zero point + 128 is exact.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -9,10 +9,10 @@
 #include "kernels/cpu/avx512/quantised/code_order_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 
-enum { SMALL_M_LINE_K = 4 };
+enum { FMA_LINE_K = 4 };
 
 struct tables {
-    __m512i order[SMALL_M_LINE_K];
+    __m512i order[FMA_LINE_K];
 };
 
 struct zero {
@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_sub_ps(_mm512_castsi512_ps(bits), zero->value);
 }
 
-#define SMALL_M_FOLD                                                                                                               \
+#define FMA_ROW_FACTORS                                                                                                            \
     { 1, 1, 1, 1, 1, 1, 1, 1 }
-#define SMALL_M_DECODER small_m_int8_zero_point
+#define FMA_DECODER fma_decoder_int8_zero_point
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -1,6 +1,5 @@
-// Rows of bf16 that no flush touches, more than codes are widened in registers for: a chunk of half a panel is widened once, into
-// L1, for all rows of a call. As everything is IEEE's arithmetic, a scale's partial sum is closed from the registers that it was
-// made in.
+// Large m: more than KERNEL_QUANTISED_ROWS bf16 rows that the flush cannot change. A chunk of half
+// a panel is widened into L1 once for all rows of a call. Everything runs in IEEE mode, so partial sums are closed from registers.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -9,19 +8,19 @@
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_rows_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
     LANES = 16,
-    LARGE_M_VECS = SMALL_M_HALF / LANES,
-    LARGE_M_TILE = 14,               // rows: sums in 28 of 32 registers
-    LARGE_M_K = 128,                 // of a chunk: 16 KiB of half a panel, which L1 keeps over all tiles
-    LARGE_M_SCALES = LARGE_M_K / 16, // of it at most
-    LARGE_M_STEP = 4,                // k of a run of the inner loop
-    LARGE_M_NEAR = 2 * LARGE_M_TILE, // rows up to which there is room in L1 for the next chunk's codes
-    LARGE_M_AT_ONCE = 2 * SMALL_M_ROW_UNIT,
+    LARGE_M_VECS = HALF_PANEL_COLUMNS / LANES,
+    LARGE_M_TILE = 14,                  // rows of a tile at most: their sums take 28 of 32 registers
+    LARGE_M_K = 128,                    // k of a chunk: 16 KiB of half a panel, which stay in L1 over all tiles
+    LARGE_M_SCALES = LARGE_M_K / 16,    // scale groups of a chunk at most
+    LARGE_M_STEP = 4,                   // k of one iteration of the inner loop
+    LARGE_M_L1_ROWS = 2 * LARGE_M_TILE, // rows up to which L1 has space for the next chunk's codes
+    LARGE_M_ROW_UNIT = 2 * FMA_ROW_UNIT,
 };
 
 #if defined(__clang__)
@@ -30,32 +29,32 @@ enum {
 #define LARGE_M_UNROLL _Pragma("GCC unroll 14")
 #endif
 
-// A thread's scratch.
+// The layout of a thread's scratch.
 struct large_m_scratch {
-    bool all;   // of K is in x; else a chunk at a time
-    bool taken; // where all: no element was one that cannot be
+    bool all_k;    // x holds all of K; else one chunk
+    bool accepted; // if all_k: every element is in range
     panel_row factors[LARGE_M_SCALES];
-    small_m_half_row wide[LARGE_M_K];
-    float x[] __attribute__((aligned(64))); // rows' f32; behind them their partial sums where scales are longer than a chunk
+    half_panel_row wide[LARGE_M_K];
+    float x[] __attribute__((aligned(64))); // the rows as f32, then their partial sums if scale groups are longer than a chunk
 };
 
-// Lines that are fetched as others are multiplied.
-struct large_m_ahead {
+// Lines that are prefetched while others are multiplied.
+struct large_m_prefetch {
     const uint8_t *at, *end;
-    size_t lines; // of a unit of k
-    bool far;     // into L2 alone
+    size_t lines; // per FMA_ROW_UNIT k
+    bool far;     // into L2 only
 };
 
-// A tile's rows against half a panel's chunk.
+// A tile's rows by half a panel, over one chunk.
 struct large_m_pass {
-    const float *x; // [k / SMALL_M_ROW_UNIT][rows][SMALL_M_ROW_UNIT]
-    const small_m_half_row *wide;
+    const float *x; // [k / FMA_ROW_UNIT][rows][FMA_ROW_UNIT]
+    const half_panel_row *wide;
     const float *factors; // [scales], EXPERTD_KERNEL_PANEL floats apart
     size_t scales;
-    size_t scale_k, last_k; // k of each but the last, and of the last: whole lines
+    size_t scale_k, last_k; // k of each scale group but the last, and of the last: full lines
     bool starts, ends;
-    float *partials, *sums; // KERNEL_SUMS floats apart
-    struct large_m_ahead ahead;
+    float *partials, *sums; // rows are KERNEL_SUMS floats apart
+    struct large_m_prefetch ahead;
 };
 
 PANEL_INLINE __m512 large_m_fma(__m512 a, __m512 b, __m512 c) {
@@ -69,27 +68,27 @@ PANEL_INLINE void large_m_step(__m512 partials[][LARGE_M_VECS], size_t rows, con
         w[v] = _mm512_load_ps(wide + v * LANES);
     }
     LARGE_M_UNROLL for (size_t r = 0; r < rows; r++) {
-        const __m512 factor = _mm512_set1_ps(x[r * SMALL_M_ROW_UNIT]);
+        const __m512 factor = _mm512_set1_ps(x[r * FMA_ROW_UNIT]);
         LARGE_M_UNROLL for (size_t v = 0; v < LARGE_M_VECS; v++) {
             partials[r][v] = large_m_fma(factor, w[v], partials[r][v]);
         }
     }
 }
 
-// The same number of lines each time, without a branch that could be mispredicted.
-PANEL_INLINE void large_m_prefetch(struct large_m_ahead *ahead) {
+// The same number of lines each time: no branch that could be mispredicted.
+PANEL_INLINE void large_m_prefetch_lines(struct large_m_prefetch *ahead) {
     for (size_t n = ahead->lines; n > 0; n--) {
         prefetch_into(ahead->at, ahead->far);
         ahead->at = ahead->at < ahead->end ? ahead->at + QUANTISED_LINE : ahead->at;
     }
 }
 
-// `depth` k of a scale, of each pair the odd one first.
-PANEL_INLINE void large_m_scale(__m512 partials[][LARGE_M_VECS], size_t rows, const float *x, const small_m_half_row *wide,
-                                size_t depth, struct large_m_ahead *ahead) {
-    for (size_t unit = 0; unit < depth; unit += SMALL_M_ROW_UNIT, x += rows * SMALL_M_ROW_UNIT) {
-        const float *at = x, *end = x + (depth - unit < SMALL_M_ROW_UNIT ? depth - unit : SMALL_M_ROW_UNIT);
-        large_m_prefetch(ahead);
+// `depth` k of a scale group, the odd k of each pair first.
+PANEL_INLINE void large_m_scale(__m512 partials[][LARGE_M_VECS], size_t rows, const float *x, const half_panel_row *wide,
+                                size_t depth, struct large_m_prefetch *ahead) {
+    for (size_t unit = 0; unit < depth; unit += FMA_ROW_UNIT, x += rows * FMA_ROW_UNIT) {
+        const float *at = x, *end = x + (depth - unit < FMA_ROW_UNIT ? depth - unit : FMA_ROW_UNIT);
+        large_m_prefetch_lines(ahead);
         for (; at < end; at += LARGE_M_STEP, wide += LARGE_M_STEP) {
             LARGE_M_UNROLL for (size_t i = 0; i < LARGE_M_STEP; i++) {
                 large_m_step(partials, rows, at + (i ^ 1), wide[i ^ 1]);
@@ -108,11 +107,11 @@ PANEL_INLINE void large_m_close(__m512 partials[][LARGE_M_VECS], size_t rows, co
     }
 }
 
-// `rows` is a constant in each copy, so that the partial sums are registers.
+// `rows` is a constant in each copy, so that the partial sums stay in registers.
 PANEL_INLINE void large_m_rows(struct large_m_pass *pass, size_t rows) {
-    struct large_m_ahead ahead = pass->ahead;
+    struct large_m_prefetch ahead = pass->ahead;
     const float *x = pass->x;
-    const small_m_half_row *wide = pass->wide;
+    const half_panel_row *wide = pass->wide;
     for (size_t s = 0; s < pass->scales; s++) {
         const size_t depth = s + 1 < pass->scales ? pass->scale_k : pass->last_k;
         __m512 partials[LARGE_M_TILE][LARGE_M_VECS];
@@ -163,26 +162,26 @@ static void large_m_tile(struct large_m_pass *pass, size_t rows) {
 }
 
 struct large_m_work {
-    const struct macrokernel_args *group;
+    const struct macrokernel_args *macro;
     const struct expertd_quantised_format *format;
-    const struct small_m_decoder *decoder;
+    const struct fma_decoder *decoder;
     struct large_m_scratch *scratch;
-    size_t x_k; // floats of a row there
+    size_t x_k; // floats of a row in scratch->x
     float *partials;
 };
 
-// Of the tile that begins at `row`: tiles are as even as can be.
-static size_t tile_rows(const struct macrokernel_args *group, size_t row) {
-    const size_t left = group->rows - row;
+// Rows of the tile that begins at `row`. Tiles are as even as possible.
+static size_t tile_rows(const struct macrokernel_args *macro, size_t row) {
+    const size_t left = macro->rows - row;
     return div_up(left, div_up(left, LARGE_M_TILE));
 }
 
-// Half a panel's chunk to f32.
+// Widens half a panel's chunk.
 static void widen_chunk(const struct large_m_work *work, const struct chunk *c, size_t column) {
-    const struct small_m_decoder *decoder = work->decoder;
+    const struct fma_decoder *decoder = work->decoder;
     const uint8_t *panel = c->args->panel;
     const size_t last = c->scales - 1;
-    const struct small_m_codes small_m = {
+    const struct fma_codes small_m = {
         .format = work->format,
         .panel = panel,
         .plain_shift = quantised_plain_shift(c->args->k),
@@ -207,38 +206,40 @@ static void widen_scales(const struct large_m_work *work, const struct chunk *c)
     }
 }
 
-// While `units` units of k are multiplied.
-static struct large_m_ahead ahead_of(const struct large_m_work *work, const struct chunk *c, size_t panel, size_t units) {
-    const struct macrokernel_args *group = work->group;
-    const uint8_t *from = chunk_next_codes(c, group->panels, group->count, panel, group->next);
+// What to prefetch while `units` units of FMA_ROW_UNIT k are multiplied.
+static struct large_m_prefetch next_prefetch(const struct large_m_work *work, const struct chunk *c, size_t panel, size_t units) {
+    const struct macrokernel_args *macro = work->macro;
+    const uint8_t *from = chunk_next_codes(c, macro->panels, macro->count, panel, macro->next);
     const size_t lines = chunk_bytes(c) / QUANTISED_LINE;
     if (!from) {
-        return (struct large_m_ahead){NULL, NULL, 0, true};
+        return (struct large_m_prefetch){NULL, NULL, 0, true};
     }
-    return (struct large_m_ahead){from, from + (lines - 1) * QUANTISED_LINE, div_up(lines, units), group->rows > LARGE_M_NEAR};
+    return (struct large_m_prefetch){from, from + (lines - 1) * QUANTISED_LINE, div_up(lines, units),
+                                     macro->rows > LARGE_M_L1_ROWS};
 }
 
 static void multiply_chunk(const struct large_m_work *work, const struct chunk *c, size_t panel) {
-    const struct macrokernel_args *group = work->group;
-    const size_t tiles = div_up(group->rows, LARGE_M_TILE), line_k = work->decoder->line_k;
+    const struct macrokernel_args *macro = work->macro;
+    const size_t tiles = div_up(macro->rows, LARGE_M_TILE), line_k = work->decoder->line_k;
     struct large_m_pass pass = {
-        .wide = (const small_m_half_row *)work->scratch->wide,
+        .wide = (const half_panel_row *)work->scratch->wide,
         .scales = c->scales,
         .scale_k = c->layout.scale_k,
         .last_k = div_up(chunk_depth(c, c->scales - 1), line_k) * line_k,
         .starts = c->starts,
         .ends = c->ends,
-        .ahead = ahead_of(work, c, panel, tiles * (EXPERTD_KERNEL_PANEL / SMALL_M_HALF) * div_up(c->depth, SMALL_M_ROW_UNIT)),
+        .ahead =
+            next_prefetch(work, c, panel, tiles * (EXPERTD_KERNEL_PANEL / HALF_PANEL_COLUMNS) * div_up(c->depth, FMA_ROW_UNIT)),
     };
     widen_scales(work, c);
-    for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += SMALL_M_HALF) {
+    for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += HALF_PANEL_COLUMNS) {
         widen_chunk(work, c, column);
         pass.factors = work->scratch->factors[0] + column;
-        for (size_t row = 0, rows; row < group->rows; row += rows) {
+        for (size_t row = 0, rows; row < macro->rows; row += rows) {
             const size_t at = row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL + column;
-            rows = tile_rows(group, row);
-            pass.x = work->scratch->x + row * work->x_k + (work->scratch->all ? c->k * rows : 0);
-            pass.sums = group->sums + at;
+            rows = tile_rows(macro, row);
+            pass.x = work->scratch->x + row * work->x_k + (work->scratch->all_k ? c->k * rows : 0);
+            pass.sums = macro->sums + at;
             pass.partials = work->partials + at;
             large_m_tile(&pass, rows);
         }
@@ -246,95 +247,95 @@ static void multiply_chunk(const struct large_m_work *work, const struct chunk *
 }
 
 static struct chunk chunk_of(const struct large_m_work *work, struct panel_args *args) {
-    const struct macrokernel_args *group = work->group;
-    *args = (struct panel_args){.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k};
-    return (struct chunk){.args = args, .format = work->format, .layout = quantised_layout(work->format, group->k)};
+    const struct macrokernel_args *macro = work->macro;
+    *args = (struct panel_args){.x = macro->x, .rows = macro->rows, .panel = macro->panels[0], .k = macro->k};
+    return (struct chunk){.args = args, .format = work->format, .layout = quantised_layout(work->format, macro->k)};
 }
 
 static bool widen_rows(const struct large_m_work *work, const struct chunk *c) {
-    const struct macrokernel_args *group = work->group;
-    bool taken = true;
-    for (size_t row = 0, rows; row < group->rows; row += rows) {
-        rows = tile_rows(group, row);
-        taken &= small_m_rows_widen(group->x + row, rows, c->k, c->depth, work->decoder, work->scratch->x + row * work->x_k);
+    const struct macrokernel_args *macro = work->macro;
+    bool accepted = true;
+    for (size_t row = 0, rows; row < macro->rows; row += rows) {
+        rows = tile_rows(macro, row);
+        accepted &= fma_rows_widen(macro->x + row, rows, c->k, c->depth, work->decoder, work->scratch->x + row * work->x_k);
     }
-    return taken;
+    return accepted;
 }
 
-// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// noinline: no FMA may move across the caller's change of the floating-point mode.
 static __attribute__((noinline)) bool multiply_panels(const struct large_m_work *work) {
-    const struct macrokernel_args *group = work->group;
+    const struct macrokernel_args *macro = work->macro;
     struct panel_args args;
     struct chunk c = chunk_of(work, &args);
-    for (size_t p = 0; p < group->count; p++) {
-        if (quantised_has_special(group->panels[p])) {
+    for (size_t p = 0; p < macro->count; p++) {
+        if (quantised_has_special(macro->panels[p])) {
             return false;
         }
     }
-    for (size_t r = 0; r < group->rows; r++) {
-        memset(group->sums + r * KERNEL_SUMS, 0, group->count * EXPERTD_KERNEL_PANEL * sizeof *group->sums);
+    for (size_t r = 0; r < macro->rows; r++) {
+        memset(macro->sums + r * KERNEL_SUMS, 0, macro->count * EXPERTD_KERNEL_PANEL * sizeof *macro->sums);
     }
     while (chunk_next(&c, LARGE_M_K)) {
-        if (!work->scratch->all && !widen_rows(work, &c)) {
+        if (!work->scratch->all_k && !widen_rows(work, &c)) {
             return false;
         }
-        for (size_t p = 0; p < group->count; p++) {
-            args.panel = group->panels[p];
+        for (size_t p = 0; p < macro->count; p++) {
+            args.panel = macro->panels[p];
             multiply_chunk(work, &c, p);
         }
     }
     return true;
 }
 
-// Bytes of a row's partial sums, where scales are longer than a chunk.
+// Bytes of a row's partial sums, which are stored if scale groups are longer than a chunk.
 static size_t partials_bytes(const struct expertd_quantised_format *format, size_t k) {
     return quantised_layout(format, k).scale_k > LARGE_M_K ? KERNEL_SUMS * sizeof(float) : 0;
 }
 
-// Rows that there is room for.
-static size_t rows_most(const struct expertd_quantised_format *format, size_t k) {
+// Rows that the smallest scratch holds.
+static size_t rows_capacity(const struct expertd_quantised_format *format, size_t k) {
     return (KERNEL_SCRATCH_BYTES - sizeof(struct large_m_scratch)) / (LARGE_M_K * sizeof(float) + partials_bytes(format, k));
 }
 
-static size_t packed_rows_k(size_t k) {
-    return div_up(k, LARGE_M_AT_ONCE) * LARGE_M_AT_ONCE;
+static size_t packed_row_k(size_t k) {
+    return div_up(k, LARGE_M_ROW_UNIT) * LARGE_M_ROW_UNIT;
 }
 
 size_t avx512vbmi_large_m_rows(size_t k) {
-    return k && __builtin_cpu_supports("avx512vbmi") ? AVX512_ROWS_CACHED / (packed_rows_k(k) * sizeof(float)) : 0;
+    return k && __builtin_cpu_supports("avx512vbmi") ? AVX512_ROWS_CACHED / (packed_row_k(k) * sizeof(float)) : 0;
 }
 
-static bool multiply_part(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    struct large_m_scratch *scratch = group->scratch;
-    const size_t k = packed_rows_k(group->k);
-    const size_t room =
-        KERNEL_SCRATCH_BYTES + group->scratch_more - sizeof *scratch - group->rows * partials_bytes(format, group->k);
-    struct large_m_work work = {.group = group, .format = format, .decoder = small_m_decoder_of(format), .scratch = scratch};
+static bool multiply_part(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    struct large_m_scratch *scratch = macro->scratch;
+    const size_t k = packed_row_k(macro->k);
+    const size_t capacity =
+        KERNEL_SCRATCH_BYTES + macro->scratch_more - sizeof *scratch - macro->rows * partials_bytes(format, macro->k);
+    struct large_m_work work = {.macro = macro, .format = format, .decoder = fma_decoder_of(format), .scratch = scratch};
     float_mode before = float_mode_set_ieee();
-    if (!group->rows_cached) {
+    if (!macro->rows_cached) {
         struct panel_args args;
         struct chunk c = chunk_of(&work, &args);
-        const size_t bytes = group->rows * k * sizeof(float);
-        scratch->all = bytes <= room && bytes <= AVX512_ROWS_CACHED;
+        const size_t bytes = macro->rows * k * sizeof(float);
+        scratch->all_k = bytes <= capacity && bytes <= AVX512_ROWS_CACHED;
         work.x_k = k;
-        scratch->taken = !scratch->all || !chunk_next(&c, SIZE_MAX) || widen_rows(&work, &c);
+        scratch->accepted = !scratch->all_k || !chunk_next(&c, SIZE_MAX) || widen_rows(&work, &c);
     }
-    work.x_k = scratch->all ? k : LARGE_M_K;
-    work.partials = scratch->x + group->rows * work.x_k;
-    bool done = scratch->taken && multiply_panels(&work);
+    work.x_k = scratch->all_k ? k : LARGE_M_K;
+    work.partials = scratch->x + macro->rows * work.x_k;
+    bool done = scratch->accepted && multiply_panels(&work);
     float_mode_restore(before);
     return done;
 }
 
-bool avx512vbmi_quantised_large_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    size_t parts = div_up(group->rows, rows_most(format, group->k));
-    for (size_t row = 0, rows; row < group->rows; row += rows, parts--) {
-        struct macrokernel_args part = *group;
-        rows = div_up(group->rows - row, parts);
+bool avx512vbmi_quantised_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    size_t parts = div_up(macro->rows, rows_capacity(format, macro->k));
+    for (size_t row = 0, rows; row < macro->rows; row += rows, parts--) {
+        struct macrokernel_args part = *macro;
+        rows = div_up(macro->rows - row, parts);
         part.x += row;
         part.rows = rows;
         part.sums += row * KERNEL_SUMS;
-        part.rows_cached = group->rows_cached && rows == group->rows;
+        part.rows_cached = macro->rows_cached && rows == macro->rows;
         if (!multiply_part(&part, format)) {
             return false;
         }

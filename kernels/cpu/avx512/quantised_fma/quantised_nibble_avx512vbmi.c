@@ -1,5 +1,5 @@
-// Codes of 4 bits without zero points: a shift brings 16 of them to the low ends of 32-bit words, by which VPERMPS looks them up.
-// (VPERMW, which would find the odd k of each pair without a shift, is two instructions of VPERMPS's port on Intel.)
+// 4-bit codes without zero points: a shift moves 16 of them to the low ends of their 32-bit words, and VPERMPS looks them up.
+// (VPERMW would save the shift for the odd k of each pair, but on Intel it takes the port of VPERMPS twice.)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 
-enum { SMALL_M_LINE_K = 8 };
+enum { FMA_LINE_K = 8 };
 
 static const float E2M1_F32[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
 static const float INT4_F32[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -22,7 +22,7 @@ struct zero {
 };
 
 struct line {
-    __m512i from[4]; // words of the codes, from each byte on
+    __m512i from[4]; // the words of codes, loaded from byte offsets 0 to 3
 };
 
 static inline struct tables tables_load(const struct expertd_quantised_format *format) {
@@ -34,7 +34,7 @@ static inline struct zero zero_load(const uint8_t *zeros) {
     return (struct zero){0};
 }
 
-// Scales follow the last line.
+// The loads may pass the line's end: scales follow the last line.
 static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
     (void)t;
     return (struct line){
@@ -48,8 +48,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, t->values));
 }
 
-#define SMALL_M_FOLD                                                                                                               \
+#define FMA_ROW_FACTORS                                                                                                            \
     { 1, 1, 1, 1, 1, 1, 1, 1 }
-#define SMALL_M_DECODER small_m_nibble
+#define FMA_DECODER fma_decoder_nibble
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -1,5 +1,5 @@
-// INT4 with zero points: a code where it lies in its word, under the exponent of 2^23, is the f32 2^23 + 16^i * code, from which
-// 2^23 + 16^i * zero point is taken exactly. Rows are multiplied by 16^-i.
+// INT4 with zero points: the code of pair i, masked in place in its word and or'ed with the bits of 2^23, is the f32 2^23 + 16^i *
+// code. Subtracting 2^23 + 16^i * zero point is exact. The rows are multiplied by 16^-i.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -7,16 +7,16 @@
 #include <stdint.h>
 
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
-enum { SMALL_M_LINE_K = 8, PAIRS = SMALL_M_LINE_K / 2 };
+enum { FMA_LINE_K = 8, PAIRS = FMA_LINE_K / 2 };
 
 struct tables {
     __m512i magic;
 };
 
 struct zero {
-    __m512 of[PAIRS]; // by i
+    __m512 of[PAIRS]; // 2^23 + 16^i * zero point
 };
 
 struct line {
@@ -37,9 +37,10 @@ static inline __attribute__((always_inline)) struct zero zero_load(const uint8_t
     return to;
 }
 
+// The second load may pass the line's end: scales follow the last line.
 static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
     (void)t;
-    return (struct line){_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 2)}; // scales follow the last line
+    return (struct line){_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 2)};
 }
 
 static inline __attribute__((always_inline)) __m512 line_value(const struct line *line, const struct tables *t,
@@ -49,8 +50,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_sub_ps(_mm512_castsi512_ps(bits), zero->of[k / 2]);
 }
 
-#define SMALL_M_FOLD                                                                                                               \
+#define FMA_ROW_FACTORS                                                                                                            \
     { 1, 1, 0x1p-4f, 0x1p-4f, 0x1p-8f, 0x1p-8f, 0x1p-12f, 0x1p-12f }
-#define SMALL_M_DECODER small_m_nibble_zero_point
+#define FMA_DECODER fma_decoder_nibble_zero_point
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -1,88 +1,86 @@
-// Quantised weights against rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the files of that kind share. Up to
-// KERNEL_QUANTISED_ROWS rows are multiplied as codes are widened in registers; for more they are widened into L1. Private to
-// cpu/quantised_*.
+// Quantised weights against bf16 rows that the flush cannot change, by AVX-512 FMAs in f32. Up to KERNEL_QUANTISED_ROWS rows are
+// multiplied by codes decoded in registers; for more rows codes are widened into L1. Private to kernels/cpu.
 //
-// All of it runs in IEEE's default mode, so that partial sums are closed in registers where they are made. The flush that bf16 sums
-// have can be left out, for it has nothing to do: rows are taken only where each element is 0 or at least 2^SMALL_M_EXPONENT_MIN in
-// magnitude. Codes are multiples of 2^-16 (E5M2) or more, so products and their sums, rounded or not, are multiples of
-// 2^(SMALL_M_EXPONENT_MIN - 7 - 16), above 2^-126. Any other rows, and panels with codes that are no numbers, are multiplied by
-// quantised_body.h, under the flush.
+// Everything runs in IEEE mode, so partial sums are closed in the registers that hold them. The contract's flush of bf16 sums has
+// no effect on rows whose elements are each 0 or at least 2^FMA_EXPONENT_MIN in magnitude: codes are multiples of 2^-16 (E5M2)
+// or more, so products and their sums, rounded or not, are multiples of 2^(FMA_EXPONENT_MIN - 7 - 16), which is above 2^-126.
+// Other rows, and panels with NaN or Inf codes, go to quantised_body.h, under the flush.
 //
-// A code may be widened to its value times a power of two, by whose inverse the rows have been multiplied: the products are the
-// same. No operand is subnormal, for which Intel's fmas wait 120 cycles.
+// A decoder may yield its value times a power of two; the rows are multiplied by the inverse, so that the products are the same. No
+// operand is subnormal: an FMA of a subnormal takes Intel 120 cycles.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_FMA_QUANTISED_SMALL_M_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_FMA_QUANTISED_SMALL_M_AVX512_H
 
 #include "kernels/cpu/common/quantised_chunk.h"
 
 enum {
-    SMALL_M_EXPONENT_MIN = -100,
-    SMALL_M_FOLD_EXPONENT = 24,                         // of the greatest fold, and of the least one's inverse
-    SMALL_M_EXPONENT_END = 128 - SMALL_M_FOLD_EXPONENT, // elements are below it, so that none overflows
-    SMALL_M_HALF = EXPERTD_KERNEL_PANEL / 2,            // columns
-    SMALL_M_APART_ROWS = 4,                             // rows at most whose even and odd k are summed apart
-    SMALL_M_ROW_UNIT = 16,                              // no scale has a part of so many k but the last
+    FMA_EXPONENT_MIN = -100,
+    FMA_FACTOR_EXPONENT = 24,                      // of the greatest row factor, and of the inverse of the least
+    FMA_EXPONENT_END = 128 - FMA_FACTOR_EXPONENT,  // elements are below 2^FMA_EXPONENT_END, so that none overflows
+    HALF_PANEL_COLUMNS = EXPERTD_KERNEL_PANEL / 2, // columns of half a panel
+    SMALL_M_AMX_ORDER_ROWS = 4, // rows at most with separate sums of even and odd k, as ARITHMETIC_CPU_AMX has them
+    FMA_ROW_UNIT = 16,          // consecutive k of one row; every scale group but the last is a multiple of it
 };
 
-typedef float small_m_half_row[SMALL_M_HALF] __attribute__((aligned(64)));
+typedef float half_panel_row[HALF_PANEL_COLUMNS] __attribute__((aligned(64)));
 
-// Scales of a panel, or a part of one, against the rows.
+// Scale groups of a panel, or a part of one, against the rows.
 struct small_m_args {
     const struct expertd_quantised_format *format;
     const uint8_t *panel;
-    size_t line;            // which of the panel's lines the first one is
+    size_t line;            // index of the first line within the panel
     unsigned plain_shift;   // quantised_plain_shift
-    const uint8_t *codes;   // of the first scale
-    const uint8_t *last;    // the last scale's scales, behind its codes and before its zero points
-    size_t scales, stride;  // bytes from one scale's codes to the next one's
-    size_t scale_bytes;     // of a scale's scales
-    size_t scale_k, last_k; // k of each but the last, and of the last: whole lines
-    size_t step_lines;      // lines of a step of K, of sums that are made step by step
-    bool starts, ends;      // else from the partials that are there; else they are left there
-    const float *x;         // [k / SMALL_M_ROW_UNIT][rows][SMALL_M_ROW_UNIT], times the decoder's fold; past K +0
-    float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum), scales ascending
+    const uint8_t *codes;   // of the first scale group
+    const uint8_t *last;    // the last scale group's scales, after its codes and before its zero points
+    size_t scales, stride;  // stride: bytes from one scale group's codes to the next one's
+    size_t scale_bytes;     // bytes of a scale group's scales
+    size_t scale_k, last_k; // k of each scale group but the last, and of the last: full lines
+    size_t step_lines;      // amx_order: lines of one step of K
+    bool starts, ends;      // of a scale group; else partial sums are read from `partials`, or left there
+    const float *x;         // [k / FMA_ROW_UNIT][rows][FMA_ROW_UNIT], times row_factors; +0 past K
+    float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum) for each group
 };
 
-// No code is a NaN or an Inf: those panels say of themselves (quantised_has_special).
+// The panel must have no NaN and no Inf code (quantised_has_special).
 typedef void small_m_function(const struct small_m_args *args);
 
-// Codes of half a panel to f32: wide[k][c] is the value divided by the fold.
-struct small_m_codes {
+// Half a panel's codes, widened to wide[k][c]: the value divided by the row factor.
+struct fma_codes {
     const struct expertd_quantised_format *format;
     const uint8_t *panel;
     unsigned plain_shift;
-    const uint8_t *codes;              // of the first scale and the half
-    const uint8_t *zeros, *last_zeros; // of the half: the first scale's, the last one's; not read where there are none
-    size_t scales, stride;             // bytes from one scale's codes, or zero points, to the next one's
-    size_t line;                       // which of the panel's the first one is
-    size_t lines, last_lines;          // of each scale but the last, and of the last
+    const uint8_t *codes;              // of the first scale group and the half panel
+    const uint8_t *zeros, *last_zeros; // of the half panel's first and last scale group; read only if there are any
+    size_t scales, stride;             // stride: bytes between two scale groups' codes, or zero points
+    size_t line;                       // index of the first line within the panel
+    size_t lines, last_lines;          // of each scale group but the last, and of the last
 };
-typedef void small_m_widen_function(const struct small_m_codes *codes, small_m_half_row *wide);
+typedef void fma_widen_function(const struct fma_codes *codes, half_panel_row *wide);
 
-struct small_m_decoder {
-    size_t line_k;                                        // k of a line of codes
-    float fold[8];                                        // of each k of 8: what rows are multiplied by, a power of 2
-    small_m_function *multiply[KERNEL_QUANTISED_ROWS];    // by rows - 1
-    small_m_function *multiply_apart[SMALL_M_APART_ROWS]; // the same by ARITHMETIC_CPU_AMX
-    small_m_widen_function *widen;                        // for more rows
+struct fma_decoder {
+    size_t line_k;                                                // k of a line of codes
+    float row_factors[8];                                         // for k % 8: the power of two that rows are multiplied by
+    small_m_function *multiply[KERNEL_QUANTISED_ROWS];            // [rows - 1]
+    small_m_function *multiply_amx_order[SMALL_M_AMX_ORDER_ROWS]; // the same in the order of ARITHMETIC_CPU_AMX
+    fma_widen_function *widen;                                    // for large m
 };
 
-extern const struct small_m_decoder small_m_nibble, small_m_nibble_zero_point, small_m_e4m3, small_m_e5m2, small_m_int8,
-    small_m_int8_zero_point;
+extern const struct fma_decoder fma_decoder_nibble, fma_decoder_nibble_zero_point, fma_decoder_e4m3, fma_decoder_e5m2,
+    fma_decoder_int8, fma_decoder_int8_zero_point;
 
-const struct small_m_decoder *small_m_decoder_of(const struct expertd_quantised_format *format);
+const struct fma_decoder *fma_decoder_of(const struct expertd_quantised_format *format);
 
-// Rows of a panel. False where a row or the panel is of those that cannot be taken; nothing is written then.
+// Rows by one panel. False if a row or the panel cannot be multiplied without the flush; nothing is written then.
 bool avx512vbmi_quantised_small_m(const struct panel_args *args, const struct expertd_quantised_format *format);
 
-// Up to SMALL_M_APART_ROWS rows against panels, by ARITHMETIC_CPU_AMX. False where a row or a panel cannot be taken: sums are what
-// they may be then, and scratch stays what it was made of the rows.
-bool avx512vbmi_quantised_small_m_apart(const struct macrokernel_args *group, const struct expertd_quantised_format *format);
+// Up to SMALL_M_AMX_ORDER_ROWS rows by several panels, in the order of ARITHMETIC_CPU_AMX. False if a row or a panel cannot be
+// multiplied without the flush: the sums are undefined then; the scratch stays valid for the next call with the same rows.
+bool avx512vbmi_quantised_small_m_amx_order(const struct macrokernel_args *macro, const struct expertd_quantised_format *format);
 
-// More rows, against a few panels. False as above.
-bool avx512vbmi_quantised_large_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format);
+// Large m by several panels. False as above.
+bool avx512vbmi_quantised_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format);
 
-// Rows of k elements that it keeps, at most.
+// Rows of k elements that avx512vbmi_quantised_large_m can cache as f32 in L2.
 size_t avx512vbmi_large_m_rows(size_t k);
 
 #endif

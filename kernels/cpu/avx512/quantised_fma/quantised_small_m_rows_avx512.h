@@ -1,54 +1,54 @@
-// Rows of bf16 made ready for the decoders of quantised_small_m_avx512.h: widened, times the decoder's fold, and looked at on the
-// way. Private to cpu/quantised_*.
+// Widens bf16 rows for the decoders of quantised_small_m_avx512.h: to f32, times the decoder's row factors. Checks their range on
+// the way. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_FMA_QUANTISED_SMALL_M_ROWS_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_FMA_QUANTISED_SMALL_M_ROWS_AVX512_H
 
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
-// What a row's elements are at least and at most.
-struct small_m_extent {
-    __m512i least; // of each magnitude less one bit, so that 0 is the greatest
-    __m512i most;  // of the magnitudes
+// The range of magnitudes of the rows' elements, as bits of bf16.
+struct fma_row_range {
+    __m512i min; // of each magnitude minus 1, so that 0 counts as the greatest
+    __m512i max; // of each magnitude
 };
 
-// Is each element 0 or at least 2^SMALL_M_EXPONENT_MIN, and below 2^SMALL_M_EXPONENT_END, in magnitude?
-static inline bool small_m_taken(const struct small_m_extent *e) {
-    const __m512i first = _mm512_set1_epi16(((127 + SMALL_M_EXPONENT_MIN) << 7) - 1);
-    const __m512i end = _mm512_set1_epi16((127 + SMALL_M_EXPONENT_END) << 7);
-    return (_mm512_cmplt_epu16_mask(e->least, first) | _mm512_cmpge_epu16_mask(e->most, end)) == 0;
+// Is each element 0 or at least 2^FMA_EXPONENT_MIN, and below 2^FMA_EXPONENT_END, in magnitude?
+static inline bool fma_in_range(const struct fma_row_range *e) {
+    const __m512i first = _mm512_set1_epi16(((127 + FMA_EXPONENT_MIN) << 7) - 1);
+    const __m512i end = _mm512_set1_epi16((127 + FMA_EXPONENT_END) << 7);
+    return (_mm512_cmplt_epu16_mask(e->min, first) | _mm512_cmpge_epu16_mask(e->max, end)) == 0;
 }
 
-PANEL_INLINE void small_m_widen_unit(__m256i elements, __m512 folds, float *to) {
+PANEL_INLINE void fma_widen_unit(__m256i elements, __m512 factors, float *to) {
     const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16);
-    _mm512_store_ps(to, _mm512_mul_ps(_mm512_castsi512_ps(wide), folds));
+    _mm512_store_ps(to, _mm512_mul_ps(_mm512_castsi512_ps(wide), factors));
 }
 
-// The rows' part of a chunk, as small_m_args.x, and +0 up to two whole units. False where an element cannot be taken. In the order
-// in which it is stored: the lines come from L2, and are asked for before they are written (240 rows 1.01 times as fast).
-static inline bool small_m_rows_widen(const void *const *x, size_t rows, size_t k, size_t depth,
-                                      const struct small_m_decoder *decoder, float *to) {
-    enum { AT_ONCE = 2 * SMALL_M_ROW_UNIT, LINES_AHEAD = 8 };
-    const __m512 folds = _mm512_broadcast_f32x8(_mm256_loadu_ps(decoder->fold));
-    struct small_m_extent extent = {_mm512_set1_epi16(-1), _mm512_setzero_si512()};
-    const size_t unit = rows * SMALL_M_ROW_UNIT;
-    for (size_t i = 0; i < depth; i += AT_ONCE, to += unit) {
+// Widens a chunk of the rows to the layout of small_m_args.x, padded with +0 to ITERATION_K. False if an element is out of range.
+// Elements are stored in memory order, and lines are prefetched for writing, from L2 (240 rows 1.01 times as fast).
+static inline bool fma_rows_widen(const void *const *x, size_t rows, size_t k, size_t depth, const struct fma_decoder *decoder,
+                                  float *to) {
+    enum { ITERATION_K = 2 * FMA_ROW_UNIT, LINES_AHEAD = 8 };
+    const __m512 factors = _mm512_broadcast_f32x8(_mm256_loadu_ps(decoder->row_factors));
+    struct fma_row_range range = {_mm512_set1_epi16(-1), _mm512_setzero_si512()};
+    const size_t unit = rows * FMA_ROW_UNIT;
+    for (size_t i = 0; i < depth; i += ITERATION_K, to += unit) {
         const size_t left = depth - i;
-        const __mmask32 there = left < AT_ONCE ? (1u << left) - 1 : UINT32_MAX;
-        for (size_t r = 0; r < rows; r++, to += SMALL_M_ROW_UNIT) {
-            const __m512i all = _mm512_maskz_loadu_epi16(there, (const uint16_t *)x[r] + k + i);
-            const __m512i magnitude = _mm512_and_si512(all, _mm512_set1_epi16(0x7fff));
-            extent.least = _mm512_min_epu16(extent.least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
-            extent.most = _mm512_max_epu16(extent.most, magnitude);
-            __builtin_prefetch(to + LINES_AHEAD * SMALL_M_ROW_UNIT, 1);
-            __builtin_prefetch(to + LINES_AHEAD * SMALL_M_ROW_UNIT + unit, 1);
-            small_m_widen_unit(_mm512_castsi512_si256(all), folds, to);
-            small_m_widen_unit(_mm512_extracti64x4_epi64(all, 1), folds, to + unit);
+        const __mmask32 mask = left < ITERATION_K ? (1u << left) - 1 : UINT32_MAX;
+        for (size_t r = 0; r < rows; r++, to += FMA_ROW_UNIT) {
+            const __m512i elements = _mm512_maskz_loadu_epi16(mask, (const uint16_t *)x[r] + k + i);
+            const __m512i magnitude = _mm512_and_si512(elements, _mm512_set1_epi16(0x7fff));
+            range.min = _mm512_min_epu16(range.min, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+            range.max = _mm512_max_epu16(range.max, magnitude);
+            __builtin_prefetch(to + LINES_AHEAD * FMA_ROW_UNIT, 1);
+            __builtin_prefetch(to + LINES_AHEAD * FMA_ROW_UNIT + unit, 1);
+            fma_widen_unit(_mm512_castsi512_si256(elements), factors, to);
+            fma_widen_unit(_mm512_extracti64x4_epi64(elements, 1), factors, to + unit);
         }
     }
-    return small_m_taken(&extent);
+    return fma_in_range(&range);
 }
 
 #endif

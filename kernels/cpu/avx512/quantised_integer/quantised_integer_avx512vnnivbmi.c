@@ -1,9 +1,9 @@
-// Rows of bf16 against panels of 4-bit codes whose scales are of 16 or 32 k, in whole numbers, where their sums have the bits of
-// the contract's fmas (quantised_integer.h).
+// bf16 rows against panels of 4-bit codes with scale groups of 16 or 32 k, in exact integer arithmetic where that has the bits of
+// the contract's FMAs (integer_rows.h).
 //
-// Rows are made ready once for all panels of a call, and stay for the calls after it that are for the same rows; where there is no
-// room for the whole of K they are made ready block by block, and sums go through memory. It all runs in IEEE's default mode:
-// integer_rows.h takes no row that the flush of bf16 sums could touch.
+// Rows are converted once for all panels of a call and stay cached for the following calls with the same rows. Where the scratch
+// cannot hold all of K, rows are converted block by block and the sums pass through memory. Everything runs in IEEE mode:
+// integer_rows_add refuses rows that the flush could change.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
 #include "kernels/cpu/avx512/quantised_integer/integer_scale_group.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/common/quantised_chunk.h"
@@ -22,77 +22,78 @@ static enum integer_decode decode_of(const struct expertd_quantised_format *form
     return format->code == EXPERTD_CODE_E2M1 ? INTEGER_E2M1 : format->zero_points ? INTEGER_INT4_ZERO_POINT : INTEGER_INT4;
 }
 
-static struct integer_kind kind_of(enum integer_decode decode) {
+static struct integer_code_range code_range_of(enum integer_decode decode) {
     switch (decode) {
     case INTEGER_E2M1:
-        return (struct integer_kind){12, 0.5f};
+        return (struct integer_code_range){12, 0.5f};
     case INTEGER_INT4:
-        return (struct integer_kind){EXPERTD_INT4_ZERO_MAX / 2, 1.0f};
+        return (struct integer_code_range){EXPERTD_INT4_ZERO_MAX / 2, 1.0f};
     default:
-        return (struct integer_kind){EXPERTD_INT4_ZERO_MAX, 1.0f};
+        return (struct integer_code_range){EXPERTD_INT4_ZERO_MAX, 1.0f};
     }
 }
 
-// In a call's scratch.
-struct cached {
+// The head of a call's scratch.
+struct cached_rows {
     struct integer_rows rows;
-    size_t scales; // of a block
-    bool taken;    // every row could be
+    size_t scales; // scale groups of a block
+    bool accepted; // integer_rows_add accepted every row
 };
 
 struct call {
-    const struct macrokernel_args *group;
+    const struct macrokernel_args *macro;
     const struct expertd_quantised_format *format;
     struct quantised_layout layout;
-    bool apart; // struct integer_scale's
-    struct cached *cached;
-    panel_row *sums; // [rows] of the panel at hand
+    bool amx_order; // see struct integer_scale_group
+    struct cached_rows *cached_rows;
+    panel_row *sums; // [rows] of the current panel
 };
 
-_Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "rows are told apart by a byte");
-_Static_assert(sizeof(struct cached) + 3 * ALIGNMENT +
-                       KERNEL_CALL_ROWS * (sizeof(panel_row) + sizeof(struct integer_place) + 1 + VNNI_DIGITS * VNNI_SCALE_K) <=
+_Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "a row number fits a byte");
+_Static_assert(sizeof(struct cached_rows) + 3 * ALIGNMENT +
+                       KERNEL_CALL_ROWS * (sizeof(panel_row) + sizeof(struct integer_slot) + 1 + VNNI_DIGITS * VNNI_SCALE_K) <=
                    KERNEL_SCRATCH_BYTES,
-               "a block has a scale at least");
+               "scratch holds a block of at least one scale group");
 
 static char *align_up(char *at) {
     return (char *)(((uintptr_t)at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
 }
 
-// Where things lie. As many scales as there is room for are a block.
-static void place(struct call *c) {
-    const struct macrokernel_args *group = c->group;
-    c->cached = group->scratch;
-    c->sums = (panel_row *)align_up((char *)(c->cached + 1));
-    char *at = (char *)(c->sums + group->rows), *end = (char *)group->scratch + KERNEL_SCRATCH_BYTES + group->scratch_more;
-    if (group->rows_cached) {
+// Divides the scratch. A block is as many scale groups as fit.
+static void divide_scratch(struct call *c) {
+    const struct macrokernel_args *macro = c->macro;
+    c->cached_rows = macro->scratch;
+    c->sums = (panel_row *)align_up((char *)(c->cached_rows + 1));
+    char *at = (char *)(c->sums + macro->rows), *end = (char *)macro->scratch + KERNEL_SCRATCH_BYTES + macro->scratch_more;
+    if (macro->rows_cached) {
         return;
     }
-    struct integer_rows *rows = &c->cached->rows;
-    *rows = (struct integer_rows){.rows = group->rows, .scale_k = c->layout.scale_k};
+    struct integer_rows *rows = &c->cached_rows->rows;
+    *rows = (struct integer_rows){.rows = macro->rows, .scale_k = c->layout.scale_k};
     const size_t scale_bytes = integer_rows_bytes(rows, 1) + integer_digits_bytes(rows, 1);
-    const size_t room = ((size_t)(end - at) - ALIGNMENT) / scale_bytes;
-    c->cached->scales = room < c->layout.scales ? room : c->layout.scales;
-    rows->places = (struct integer_place *)at;
-    rows->count = (uint8_t(*)[INTEGER_CLASSES + 1])(rows->places + c->cached->scales * rows->rows);
-    rows->not_whole = (uint8_t *)(rows->count + c->cached->scales);
-    rows->digits = (int8_t *)align_up((char *)(rows->not_whole + c->cached->scales * rows->rows));
+    const size_t capacity = ((size_t)(end - at) - ALIGNMENT) / scale_bytes;
+    c->cached_rows->scales = capacity < c->layout.scales ? capacity : c->layout.scales;
+    rows->slots = (struct integer_slot *)at;
+    rows->count = (uint8_t(*)[INTEGER_CLASSES + 1])(rows->slots + c->cached_rows->scales * rows->rows);
+    rows->inexact_rows = (uint8_t *)(rows->count + c->cached_rows->scales);
+    rows->digits = (int8_t *)align_up((char *)(rows->inexact_rows + c->cached_rows->scales * rows->rows));
 }
 
-// Of the scales from `first` on.
-static void make_rows(const struct call *c, size_t first, size_t scales) {
-    const struct macrokernel_args *group = c->group;
-    const struct integer_kind kind = kind_of(decode_of(c->format));
+// Converts the rows of scale groups [first, first + scales).
+static void convert_rows(const struct call *c, size_t first, size_t scales) {
+    const struct macrokernel_args *macro = c->macro;
+    const struct integer_code_range range = code_range_of(decode_of(c->format));
     const size_t scale_k = c->layout.scale_k;
-    struct cached *cached = c->cached;
-    cached->taken = true;
-    memset(cached->rows.count, 0, scales * sizeof *cached->rows.count);
-    for (size_t r = 0; r < group->rows && cached->taken; r++) {
-        cached->taken = integer_rows_add(&cached->rows, r, (const uint16_t *)group->x[r] + first * scale_k, scales * scale_k, kind);
+    struct cached_rows *cached_rows = c->cached_rows;
+    cached_rows->accepted = true;
+    memset(cached_rows->rows.count, 0, scales * sizeof *cached_rows->rows.count);
+    for (size_t r = 0; r < macro->rows && cached_rows->accepted; r++) {
+        cached_rows->accepted =
+            integer_rows_add(&cached_rows->rows, r, (const uint16_t *)macro->x[r] + first * scale_k, scales * scale_k, range);
     }
 }
 
-static void load_factors(const struct call *c, const uint8_t *stored, __m512 global, float *factors, float *zeros) {
+static void load_scales(const struct call *c, const uint8_t *stored, __m512 global, float *factors, float *zeros) {
     const size_t bytes = quantised_scale_bytes(c->format);
     panel_scales_to(c->format, stored, global, factors);
     for (size_t at = 0; at < bytes; at += QUANTISED_LINE) {
@@ -104,61 +105,61 @@ static void load_factors(const struct call *c, const uint8_t *stored, __m512 glo
     }
 }
 
-// Scales [first, first + scales), ascending.
+// Scale groups [first, first + scales), ascending.
 static void multiply_panel(const struct call *c, const uint8_t *panel, size_t first, size_t scales) {
-    const struct integer_rows *rows = &c->cached->rows;
+    const struct integer_rows *rows = &c->cached_rows->rows;
     const __m512 global = panel_global(c->format, panel);
     panel_row factors, zeros;
-    struct integer_scale s = {.decode = decode_of(c->format),
-                              .apart = c->apart,
-                              .lines = c->layout.scale_k / VNNI_LINE_K,
-                              .codes = panel + quantised_codes_at(&c->layout, first),
-                              .factors = factors,
-                              .zeros = zeros,
-                              .rows = rows->rows,
-                              .not_whole = rows->not_whole,
-                              .places = rows->places,
-                              .digits = rows->digits,
-                              .x = c->group->x,
-                              .k = first * rows->scale_k,
-                              .to = c->sums};
+    struct integer_scale_group s = {.decode = decode_of(c->format),
+                                    .amx_order = c->amx_order,
+                                    .lines = c->layout.scale_k / VNNI_LINE_K,
+                                    .codes = panel + quantised_codes_at(&c->layout, first),
+                                    .factors = factors,
+                                    .zeros = zeros,
+                                    .rows = rows->rows,
+                                    .inexact_rows = rows->inexact_rows,
+                                    .slots = rows->slots,
+                                    .digits = rows->digits,
+                                    .x = c->macro->x,
+                                    .k = first * rows->scale_k,
+                                    .to = c->sums};
     for (size_t i = 0; i < scales; i++) {
         s.count = rows->count[i];
-        load_factors(c, s.codes + c->layout.codes, global, factors, zeros);
-        integer_scale_words(&s);
-        if (s.count[INTEGER_NOT]) {
-            integer_scale_fmas(&s);
+        load_scales(c, s.codes + c->layout.codes, global, factors, zeros);
+        integer_scale_group_exact(&s);
+        if (s.count[INTEGER_INEXACT]) {
+            integer_scale_group_fma(&s);
         }
         s.codes += c->layout.stride;
-        s.not_whole += rows->rows;
-        s.places += rows->rows;
+        s.inexact_rows += rows->rows;
+        s.slots += rows->rows;
         s.digits += VNNI_DIGITS * rows->rows * rows->scale_k;
         s.k += rows->scale_k;
     }
 }
 
-// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+// noinline: no FMA may move across the caller's change of the floating-point mode.
 static __attribute__((noinline)) bool multiply(struct call *c) {
-    place(c);
-    const size_t block = c->cached->scales, all = c->layout.scales;
-    for (size_t first = 0, scales; first < all; first += scales) {
-        scales = all - first < block ? all - first : block;
-        if (!c->group->rows_cached || block < all) {
-            make_rows(c, first, scales);
+    divide_scratch(c);
+    const size_t block = c->cached_rows->scales, all_scales = c->layout.scales;
+    for (size_t first = 0, scales; first < all_scales; first += scales) {
+        scales = all_scales - first < block ? all_scales - first : block;
+        if (!c->macro->rows_cached || block < all_scales) {
+            convert_rows(c, first, scales);
         }
-        for (size_t p = 0; c->cached->taken && p < c->group->count; p++) {
-            panel_sums_load(c->group, p, first == 0, c->sums);
-            multiply_panel(c, c->group->panels[p], first, scales);
-            panel_sums_store(c->group, p, c->sums);
+        for (size_t p = 0; c->cached_rows->accepted && p < c->macro->count; p++) {
+            panel_sums_load(c->macro, p, first == 0, c->sums);
+            multiply_panel(c, c->macro->panels[p], first, scales);
+            panel_sums_store(c->macro, p, c->sums);
         }
-        if (!c->cached->taken) {
+        if (!c->cached_rows->accepted) {
             return false;
         }
     }
     return true;
 }
 
-static bool takes(const struct expertd_quantised_format *format, const struct quantised_layout *layout, size_t k) {
+static bool is_supported(const struct expertd_quantised_format *format, const struct quantised_layout *layout, size_t k) {
     return code_has_4_bits(format->code) && (layout->scale_k == VNNI_SCALE_K || layout->scale_k == VNNI_SCALE_K / 2) && k > 0 &&
            k % layout->scale_k == 0;
 }
@@ -166,17 +167,18 @@ static bool takes(const struct expertd_quantised_format *format, const struct qu
 size_t avx512vnni_integer_rows(const struct expertd_quantised_format *format, size_t k) {
     const struct quantised_layout layout = quantised_layout(format, k);
     const struct integer_rows one = {.rows = 1, .scale_k = layout.scale_k};
-    if (!takes(format, &layout, k)) {
+    if (!is_supported(format, &layout, k)) {
         return 0;
     }
     const size_t row_bytes =
         integer_rows_bytes(&one, layout.scales) + integer_digits_bytes(&one, layout.scales) + sizeof(panel_row);
-    return (KERNEL_DIGITS_CACHED - sizeof(struct cached) - 2 * ALIGNMENT) / row_bytes;
+    return (KERNEL_DIGITS_CACHED - sizeof(struct cached_rows) - 2 * ALIGNMENT) / row_bytes;
 }
 
-static bool multiply_group(const struct macrokernel_args *group, const struct expertd_quantised_format *format, bool apart) {
-    struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k), .apart = apart};
-    if (!takes(format, &c.layout, group->k)) {
+static bool multiply_macrokernel(const struct macrokernel_args *macro, const struct expertd_quantised_format *format,
+                                 bool amx_order) {
+    struct call c = {.macro = macro, .format = format, .layout = quantised_layout(format, macro->k), .amx_order = amx_order};
+    if (!is_supported(format, &c.layout, macro->k)) {
         return false;
     }
     float_mode before = float_mode_set_ieee();
@@ -185,12 +187,12 @@ static bool multiply_group(const struct macrokernel_args *group, const struct ex
     return done;
 }
 
-bool avx512vnni_quantised_integer(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    return multiply_group(group, format, false);
+bool avx512vnni_quantised_integer(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    return multiply_macrokernel(macro, format, false);
 }
 
-// Sums that are exact are so in any order.
-bool avx512vnni_quantised_integer_apart(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
-    return multiply_group(group, format, true);
+// The order of additions does not matter to exact sums.
+bool avx512vnni_quantised_integer_amx_order(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    return multiply_macrokernel(macro, format, true);
 }
 #endif

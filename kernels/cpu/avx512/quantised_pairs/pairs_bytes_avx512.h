@@ -1,5 +1,5 @@
-// Codes of 8 bits by VPERMI2B, which looks up each byte of their bf16 by itself; VPUNPCK puts the two together. What decoders of
-// that kind share of what quantised_pairs_body.h and tile_codes_body.h ask for. Needs VBMI.
+// Shared by the decoders of 8-bit codes to bf16: VPERMI2B looks up the high and the low byte separately, VPUNPCK joins them.
+// Implements a part of the interface that quantised_pairs_body.h and tile_codes_body.h list. Needs VBMI.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_BYTES_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_BYTES_AVX512_H
 

@@ -1,5 +1,5 @@
-// Floats of 8 bits: VPERMI2B looks up the two bytes of 128 magnitudes, NaN and subnormals among them; VPUNPCK puts them together.
-// Needs VBMI. What the names are: quantised_pairs_body.h.
+// Decoder of 8-bit floats: VPERMI2B looks up the two bytes of 128 magnitudes, NaN and subnormals included; VPUNPCK joins them.
+// Needs VBMI. Interface: quantised_pairs_body.h.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_FLOAT8_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_FLOAT8_AVX512_H
 

@@ -1,6 +1,6 @@
-// INT8 with zero points: differences of -255 to 255, all exact in bf16. Magnitudes below 128 by VPERMI2B as without zero points;
-// from 128 on bf16 counts by ones, so that the low byte is the magnitude less 128.
-// Needs VBMI. What the names are: quantised_pairs_body.h.
+// Decoder of INT8 with zero points: differences of -255 to 255, all exact in bf16. Magnitudes below 128 are looked up by VPERMI2B.
+// From 128 on consecutive bf16 differ by 1, so the high byte is constant and the low byte is the magnitude minus 128. Needs VBMI.
+// Interface: quantised_pairs_body.h.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_INT8_ZERO_POINT_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_INT8_ZERO_POINT_AVX512_H
 

@@ -1,5 +1,5 @@
-// Codes of 4 bits without zero points: a shift brings 32 of them to the low end of 16-bit words, VPERMW looks them up.
-// Needs VBMI. What the names are: quantised_pairs_body.h.
+// Decoder of 4-bit codes without zero points: a shift moves 32 codes to the low ends of their 16-bit words, VPERMW looks them up.
+// Needs VBMI. Interface: quantised_pairs_body.h.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_AVX512_H
 
@@ -9,7 +9,7 @@
 
 enum { PAIRS_LINE_K = 8 };
 
-// VPERMW looks at 5 bits: each table twice.
+// Each table twice, because VPERMW's index has 5 bits.
 #define TWICE(...)                                                                                                                 \
     { __VA_ARGS__, __VA_ARGS__ }
 static const uint16_t E2M1[32] = TWICE(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,

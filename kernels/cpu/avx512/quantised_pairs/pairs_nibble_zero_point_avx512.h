@@ -1,5 +1,5 @@
-// INT4 with zero points of 0 to 16: the differences have 5 bits, as many as VPERMW looks at.
-// Needs VBMI. What the names are: quantised_pairs_body.h.
+// Decoder of INT4 with zero points of 0 to 16: the differences have 5 bits, as VPERMW's index has. Needs VBMI. Interface:
+// quantised_pairs_body.h.
 #ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_ZERO_POINT_AVX512_H
 #define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_ZERO_POINT_AVX512_H
 
@@ -18,7 +18,7 @@ struct tables {
     __m512i values;
 };
 
-// In each byte's low 5 bits an index: of the pairs 0 (low byte) and 2, of the pairs 1 and 3.
+// The low 5 bits of each byte are an index. even: pairs 0 (low byte) and 2 (high byte) of each 16-bit word; odd: pairs 1 and 3.
 struct line {
     __m512i even, odd;
 };
@@ -28,7 +28,7 @@ static inline struct tables tables_load(const struct expertd_quantised_format *f
     return (struct tables){_mm512_loadu_si512(INT5)};
 }
 
-// Each column's in the four bytes of its word.
+// Each column's zero point in the four bytes of its word.
 static inline __m512i zeros_load(const uint8_t *zeros) {
     __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)zeros));
     words = _mm512_or_si512(words, _mm512_slli_epi32(words, 8));

@@ -1,20 +1,22 @@
-// E4M3 of panels without NaN, for tiles: by shifts and VPSHUFB, which ports do that VDPBF16PS leaves idle, where VPERMI2B takes the
-// place of a product.
+// Decoder of E4M3 for tiles and panels without NaN: by shifts and VPSHUFB, which use ports that VDPBF16PS leaves idle; VPERMI2B
+// would take the slot of a product.
 //
-// Of a magnitude eeeemmm the bf16's high byte is 0x3c + (eeee >> 1), its low one e000mmm0 of the last e, but for subnormals: those
-// eight are put right by an exclusive or, looked up by twice the magnitude or 15. One constant serves all: registers hold sums.
+// A normal code with sign s, exponent eeee and mantissa mmm becomes the bf16 whose high byte is 0x3c + (eeee >> 1), with the sign,
+// and whose low byte is emmm0000, e the lowest bit of the exponent. The eight subnormals are corrected by an XOR with table
+// entries; the index is twice the code without its sign, clamped to 15. One constant (0x0f) serves all steps, because the registers
+// hold sums.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512/quantised/code_tables_avx512.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PAIRS_LINE_K = 4, PAIRS_WORKING = 6, PAIRS_POWERS = 0, LANES = 16 };
 enum { LINES_BYTES = EXPERTD_KERNEL_PANEL / LANES * QUANTISED_LINE };
 
 #define TIMES_16(f) TIMES_8(f, 0), TIMES_8(f, 8)
-#define HIGH_OF(nibble) (uint8_t)(0x3c + ((nibble)&7) + ((nibble)&8) * 16) // the sign's bit is the nibble's highest
+#define HIGH_OF(nibble) (uint8_t)(0x3c + ((nibble)&7) + ((nibble)&8) * 16) // bit 3 of the nibble is the sign
 #define HIGH_FLIP(i) (uint8_t)((i) % 2 ? 0 : E4M3_HIGH((i) / 2) ^ 0x3c)
 #define LOW_FLIP(i) (uint8_t)((i) % 2 ? 0 : E4M3_LOW((i) / 2) ^ (i) / 2 << 4)
 
@@ -28,13 +30,13 @@ struct line {
     __m512i high, low;
 };
 
-static inline __m512i four_times(const uint8_t *table) {
+static inline __m512i broadcast_table(const uint8_t *table) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table));
 }
 
 static inline struct tables tables_load(const struct expertd_quantised_format *format) {
     (void)format;
-    return (struct tables){four_times(HIGH), four_times(HIGH_FLIPS), four_times(LOW_FLIPS)};
+    return (struct tables){broadcast_table(HIGH), broadcast_table(HIGH_FLIPS), broadcast_table(LOW_FLIPS)};
 }
 
 static inline __m512i zeros_load(const uint8_t *zeros) {

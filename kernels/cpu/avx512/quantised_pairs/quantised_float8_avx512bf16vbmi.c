@@ -1,4 +1,4 @@
-// VDPBF16PS against floats of 8 bits.
+// The VDPBF16PS kernels for 8-bit floats.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_float8_avx512.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"

@@ -1,4 +1,4 @@
-// VDPBF16PS against INT8.
+// The VDPBF16PS kernels for INT8 without zero points.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_int8_avx512.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"

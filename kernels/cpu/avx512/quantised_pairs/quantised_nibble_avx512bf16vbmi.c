@@ -1,4 +1,4 @@
-// VDPBF16PS against 4 bits without zero points.
+// The VDPBF16PS kernels for 4-bit codes without zero points.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_nibble_avx512.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"

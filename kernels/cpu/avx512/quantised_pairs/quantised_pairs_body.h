@@ -1,43 +1,43 @@
-// The kernels of one way of decoding, written once. The including file defines:
+// The VDPBF16PS kernels over one decoder. The including file defines:
 //   PAIRS_LINE_K             k of a line of codes: 8 or 4
-//   PAIRS_WORKING            of the 32 vector registers, those that decoding and multiplying take beside sums
+//   PAIRS_WORKING            the vector registers, of 32, that decoding and multiplying use in addition to sums
 //   struct tables, tables_load(format)
-//   zeros_load(zeros)        the zero points of 16 columns as its lines want them; zeros is NULL where the format has none
+//   zeros_load(zeros)        the zero points of 16 columns as line_open needs them; `zeros` is NULL if the format has none
 //   struct line, line_open(codes, tables, zero)
-//   line_pair(line, tables, pair)   bf16 of the line's pair of k, 16 columns
-//   PAIRS_DECODER            the name of the result
+//   line_pair(line, tables, pair)   one pair of k of the line as bf16, 16 columns
+//   PAIRS_DECODER            the name of the resulting struct pairs_decoder
 #include <string.h>
 
 #include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
     LANES = 16,
     LINES = EXPERTD_KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
-    PAIRS_VECTORS = 32, // registers
+    PAIRS_VECTORS = 32,
 };
 
-// Two Zen 5 threads, four rows of MXFP4, 2, 4, 8, 16 KiB ahead: .82, .89, .91, .87 of the roof; one row the same.
-#define PREFETCH_AHEAD ((struct prefetch_distance){8192, 0, 0})
+// Distance: two threads of Zen 5, four rows of MXFP4, 2, 4, 8, 16 KiB ahead: .82, .89, .91, .87 of the roof; one row the same.
+#define PREFETCH_CODES_ZEN5 ((struct prefetch_distance){8192, 0, 0})
 
-// Constants in each copy, so that none is in a register.
+// Constants in each copy, so that none takes a register.
 struct small_m_shape {
     size_t rows;
-    size_t side;    // blocks of 16 columns side by side
-    size_t working; // registers that decoding and multiplying take beside sums
+    size_t blocks;  // blocks of 16 columns side by side
+    size_t working; // registers that decoding and multiplying use in addition to sums
     struct prefetch_distance ahead;
 };
 
-// A pair of k of `side` blocks of 16 columns from the `first` on. An element comes with each instruction, or is broadcast once for
-// all blocks.
-PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m512i *w, const uint16_t *const *x, size_t k,
+// A pair of k of `blocks` blocks of 16 columns from block `first` on. The row's pair is broadcast once for all LINES blocks, or
+// else is a broadcast memory operand of each product.
+PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t blocks, const __m512i *w, const uint16_t *const *x, size_t k,
                              __m512 partials[][LINES]) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
-            if (side == LINES) {
+        PANEL_UNROLL for (size_t j = first; j < first + blocks; j++) {
+            if (blocks == LINES) {
                 partials[r][j] = _mm512_dpbf16_ps(partials[r][j], pair_broadcast(x[r] + k), (__m512bh)w[j]);
             } else {
                 pair_multiply(&partials[r][j], w[j], x[r] + k);
@@ -46,10 +46,10 @@ PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m51
     }
 }
 
-// `lines` lines of each of the blocks of 16 columns against all rows.
+// `lines` lines of codes of each block of 16 columns by all rows.
 PANEL_INLINE void pairs_lines(struct small_m_shape shape, const struct tables *t, const uint8_t *zeros, const uint8_t *codes,
                               size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
-    const size_t rows = shape.rows, side = shape.side;
+    const size_t rows = shape.rows, blocks = shape.blocks;
     const uint16_t *x[PAIRS_SMALL_M];
     __m512i zero[LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -63,32 +63,32 @@ PANEL_INLINE void pairs_lines(struct small_m_shape shape, const struct tables *t
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
             prefetch_line(codes + j * QUANTISED_LINE, shape.ahead);
         }
-        PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
+        PANEL_UNROLL for (size_t first = 0; first < LINES; first += blocks) {
             struct line line[LINES];
-            PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+            PANEL_UNROLL for (size_t j = first; j < first + blocks; j++) {
                 line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
             }
             PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
                 __m512i w[LINES];
-                PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+                PANEL_UNROLL for (size_t j = first; j < first + blocks; j++) {
                     w[j] = line_pair(&line[j], t, pair);
                 }
-                pairs_rows(rows, first, side, w, x, k + 2 * pair, partials);
+                pairs_rows(rows, first, blocks, w, x, k + 2 * pair, partials);
             }
         }
     }
 }
 
-// Sums that stay in registers over all scales, first those of the first columns. The rest goes through memory, where a store costs
-// Zen 4 as much as 1.5 products, Zen 5 as two.
-PANEL_INLINE bool small_m_keeps(struct small_m_shape small_m, size_t row, size_t j) {
+// Does this sum stay in a register over all scale groups? Those of the first columns do. The others go through memory; a store
+// costs Zen 4 as much as 1.5 products, Zen 5 as much as two.
+PANEL_INLINE bool small_m_in_register(struct small_m_shape small_m, size_t row, size_t j) {
     return j * small_m.rows + row < PAIRS_VECTORS - small_m.working - small_m.rows * LINES;
 }
 
 PANEL_INLINE void small_m_load(struct small_m_shape shape, const panel_row *from, __m512 sums[][LINES]) {
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (small_m_keeps(shape, r, j)) {
+            if (small_m_in_register(shape, r, j)) {
                 sums[r][j] = _mm512_load_ps(&from[r][j * LANES]);
             }
         }
@@ -98,7 +98,7 @@ PANEL_INLINE void small_m_load(struct small_m_shape shape, const panel_row *from
 PANEL_INLINE void small_m_store(struct small_m_shape shape, __m512 sums[][LINES], panel_row *to) {
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (small_m_keeps(shape, r, j)) {
+            if (small_m_in_register(shape, r, j)) {
                 _mm512_store_ps(&to[r][j * LANES], sums[r][j]);
             }
         }
@@ -111,7 +111,7 @@ PANEL_INLINE void small_m_close(struct small_m_shape shape, __m512 partials[][LI
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             float *sum = &to[r][j * LANES];
-            if (small_m_keeps(shape, r, j)) {
+            if (small_m_in_register(shape, r, j)) {
                 sums[r][j] = _mm512_fmadd_ps(partials[r][j], factors[j], sums[r][j]);
             } else {
                 _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factors[j], _mm512_load_ps(sum)));
@@ -135,7 +135,7 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
     small_m_load(shape, (const panel_row *)small_m->sums, sums);
     for (size_t s = 0; s < scales; s++, codes += stride) {
         const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
-        const uint8_t *stored = codes + lines * LINES_BYTES; // zero points follow
+        const uint8_t *stored = codes + lines * LINES_BYTES; // followed by the zero points
         __m512 partials[PAIRS_SMALL_M][LINES], factors[LINES];
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
             prefetch_line(stored + at, shape.ahead);
@@ -155,8 +155,8 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
     small_m_store(shape, sums, small_m->sums);
 }
 
-// More than two rows of 4 bits take two blocks of columns at a time, which leaves registers to sums. Where two products start in a
-// cycle, those would be too few partial sums under way.
+// More than two rows of 4-bit codes take two blocks of columns at a time, which leaves registers for sums. A CPU that starts two
+// products a cycle would have too few independent partial sums then.
 #define SMALL_M_ONE(rows)                                                                                                          \
     ((struct small_m_shape){rows, (rows) > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES, PAIRS_LINE_K == 8 ? 6 : 12,                 \
                             PREFETCH_CODES_ZEN4})
@@ -170,7 +170,7 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
         if ((rows) == 1 && prefetch_as_intel()) {                                                                                  \
             small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_INTEL));                                                        \
         } else {                                                                                                                   \
-            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_AHEAD));                                                              \
+            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_ZEN5));                                                         \
         }                                                                                                                          \
     }
 

@@ -1,5 +1,5 @@
-// Quantised weights against rows of bf16 by VDPBF16PS, multiplied as codes are widened in registers: shifts and permutations, most
-// of them on ports that VDPBF16PS leaves idle. A few rows read a panel once, from its start to its end; more go in tiles
+// Quantised weights against bf16 rows by VDPBF16PS, multiplied as codes are decoded in registers: by shifts and permutations, most
+// of them on ports that VDPBF16PS leaves idle. Small m reads a panel once, from start to end; large m is computed in tiles
 // (quantised_large_m_avx512bf16vbmi.c).
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -8,56 +8,44 @@
 
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 
 enum {
     LANES = 16,
     VECS = EXPERTD_KERNEL_PANEL / LANES,
-    TAIL_K = 64, // of a scale that ends within a line of codes, widened at once
+    TAIL_K = 64, // k of a scale group that ends within a line of codes, decoded at a time
 };
 
-const struct pairs_decoder *pairs_decoder_of(const struct expertd_quantised_format *format) {
-    switch (format->code) {
-    case EXPERTD_CODE_E4M3:
-    case EXPERTD_CODE_E5M2:
-        return &pairs_float8;
-    case EXPERTD_CODE_INT8:
-        return format->zero_points ? &pairs_int8_zero_point : &pairs_int8;
-    default:
-        return format->zero_points ? &pairs_nibble_zero_point : &pairs_nibble;
-    }
-}
-
-// Rows and a panel; sums are added to, `stride` floats apart.
+// Rows by one panel; results are added to `sums`, whose rows are `stride` floats apart.
 struct call {
     const struct panel_args *args;
     const struct expertd_quantised_format *format;
     const struct pairs_decoder *decoder;
     enum pairs_pace pace;
-    size_t whole_k; // of scales that end with a line of codes: all of K, or all but the last
+    size_t full_lines_k; // k of the scale groups that end with a full line of codes: all of K, or all groups but the last
     float *sums;
     size_t stride;
 };
 
-// A row's partial sums of a part of one scale; an odd last k is a pair with +0 on both sides.
+// One row's partial sums over a part of one scale group. The last k of an odd K is paired with +0 in row and weights.
 static void tail_pairs(const struct chunk *c, const pairs_row *weights, const uint16_t *x, __m512 *partials) {
     for (size_t i = 0; i < c->depth; i += 2) {
         const bool pair = i + 1 < c->depth;
         const uint32_t words = x[c->k + i] | (pair ? (uint32_t)x[c->k + i + 1] << 16 : 0);
-        const __m512i there = _mm512_set1_epi32(pair ? -1 : 0xffff);
+        const __m512i mask = _mm512_set1_epi32(pair ? -1 : 0xffff);
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            __m512i w = _mm512_and_si512(_mm512_load_si512(&weights[i / 2][2 * v * LANES]), there);
+            __m512i w = _mm512_and_si512(_mm512_load_si512(&weights[i / 2][2 * v * LANES]), mask);
             partials[v] = _mm512_dpbf16_ps(partials[v], (__m512bh)_mm512_set1_epi32((int)words), (__m512bh)w);
         }
     }
 }
 
-// The last scale, where it ends within a line of codes, which no model's does: row by row, without haste.
+// The last scale group if it ends within a line of codes. No model has one, so it is simple rather than fast: row by row.
 static void tail_row(const struct call *call, size_t row) {
     const struct panel_args *args = call->args;
     const struct expertd_quantised_format *format = call->format;
-    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k), .k = call->whole_k};
+    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k), .k = call->full_lines_k};
     pairs_row weights[TAIL_K / 2];
     __m512 partials[VECS] = {0};
     while (chunk_next(&c, TAIL_K)) {
@@ -75,20 +63,20 @@ static void tail_row(const struct call *call, size_t row) {
 }
 
 static void tail_rows(const struct call *call) {
-    for (size_t row = 0; call->whole_k < call->args->k && row < call->args->rows; row++) {
+    for (size_t row = 0; call->full_lines_k < call->args->k && row < call->args->rows; row++) {
         tail_row(call, row);
     }
 }
 
-static size_t whole_k(const struct expertd_quantised_format *format, size_t k) {
+static size_t full_lines_k(const struct expertd_quantised_format *format, size_t k) {
     const struct quantised_layout layout = quantised_layout(format, k);
     return k % layout.line_k == 0 ? k : (layout.scales - 1) * layout.scale_k;
 }
 
-// All of a panel's whole lines at once.
+// Small m: all full lines of the panel.
 static void small_m_rows(const struct call *call, panel_row *sums) {
     const struct quantised_layout layout = quantised_layout(call->format, call->args->k);
-    const size_t scales = layout.scale_k ? (call->whole_k + layout.scale_k - 1) / layout.scale_k : 0;
+    const size_t scales = layout.scale_k ? (call->full_lines_k + layout.scale_k - 1) / layout.scale_k : 0;
     const struct panel_args *args = call->args;
     if (scales == 0) {
         return;
@@ -100,7 +88,7 @@ static void small_m_rows(const struct call *call, panel_row *sums) {
                    .scales = scales,
                    .stride = layout.stride,
                    .scale_k = layout.scale_k,
-                   .last_k = call->whole_k - (scales - 1) * layout.scale_k},
+                   .last_k = call->full_lines_k - (scales - 1) * layout.scale_k},
         .x = (const uint16_t *const *)args->x,
         .sums = sums,
     };
@@ -115,39 +103,39 @@ static void write_sums(const struct panel_args *args, size_t row, size_t rows, c
 
 static void multiply_small_m(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
     panel_row sums[PAIRS_SMALL_M];
-    struct call call = {args, format, pairs_decoder_of(format), pace, whole_k(format, args->k), sums[0], EXPERTD_KERNEL_PANEL};
+    struct call call = {args, format, pairs_decoder_of(format), pace, full_lines_k(format, args->k), sums[0], EXPERTD_KERNEL_PANEL};
     memset(sums, 0, args->rows * sizeof *sums);
     small_m_rows(&call, sums);
     tail_rows(&call);
     write_sums(args, 0, args->rows, sums[0], EXPERTD_KERNEL_PANEL);
 }
 
-static void clear_sums(const struct macrokernel_args *group) {
-    for (size_t r = 0; r < group->rows; r++) {
-        memset(group->sums + r * KERNEL_SUMS, 0, group->count * EXPERTD_KERNEL_PANEL * sizeof *group->sums);
+static void clear_sums(const struct macrokernel_args *macro) {
+    for (size_t r = 0; r < macro->rows; r++) {
+        memset(macro->sums + r * KERNEL_SUMS, 0, macro->count * EXPERTD_KERNEL_PANEL * sizeof *macro->sums);
     }
 }
 
-static void multiply_large_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format,
+static void multiply_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format,
                              size_t scratch_bytes, enum pairs_pace pace) {
-    struct macrokernel_args whole = *group;
+    struct macrokernel_args full_lines = *macro;
     const bool powers = pairs_powers(format, pace);
-    whole.k = whole_k(format, group->k);
-    clear_sums(group);
+    full_lines.k = full_lines_k(format, macro->k);
+    clear_sums(macro);
     float_range_watch();
-    pairs_large_m(&whole, format, scratch_bytes, pace, powers);
+    pairs_large_m(&full_lines, format, scratch_bytes, pace, powers);
     if (powers && float_range_left()) {
-        clear_sums(group);
-        pairs_large_m(&whole, format, scratch_bytes, pace, false);
+        clear_sums(macro);
+        pairs_large_m(&full_lines, format, scratch_bytes, pace, false);
     }
-    for (size_t p = 0; p < group->count; p++) {
-        struct panel_args args = {.x = group->x, .rows = group->rows, .panel = group->panels[p], .k = group->k};
-        tail_rows(&(struct call){&args, format, pairs_decoder_of(format), pace, whole.k, group->sums + p * EXPERTD_KERNEL_PANEL,
-                                 KERNEL_SUMS});
+    for (size_t p = 0; p < macro->count; p++) {
+        struct panel_args args = {.x = macro->x, .rows = macro->rows, .panel = macro->panels[p], .k = macro->k};
+        tail_rows(&(struct call){&args, format, pairs_decoder_of(format), pace, full_lines.k,
+                                 macro->sums + p * EXPERTD_KERNEL_PANEL, KERNEL_SUMS});
     }
 }
 
-// More rows against one panel, PAIRS_PART of them at a time.
+// Large m by one panel, PAIRS_PART rows at a time.
 static void multiply_parts(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
     float sums[PAIRS_PART][KERNEL_SUMS] __attribute__((aligned(64)));
     char scratch[PAIRS_PART_SCRATCH] __attribute__((aligned(64)));
@@ -172,18 +160,19 @@ void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct e
     float_mode_restore(before);
 }
 
-void pairs_macrokernel(const struct macrokernel_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+void pairs_macrokernel(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, enum pairs_pace pace) {
     float_mode before = float_mode_set_ieee();
-    if (group->rows > PAIRS_SMALL_M) {
-        multiply_large_m(group, format, KERNEL_SCRATCH_BYTES + group->scratch_more, pace);
+    if (macro->rows > PAIRS_SMALL_M) {
+        multiply_large_m(macro, format, KERNEL_SCRATCH_BYTES + macro->scratch_more, pace);
     }
-    for (size_t p = 0; group->rows <= PAIRS_SMALL_M && p < group->count; p++) {
-        prefetch_rows_share(&(struct rows_ahead){group->next_x, group->next_rows, 0, group->k * sizeof(uint16_t)}, p, group->count);
-        multiply_small_m(&(struct panel_args){.x = group->x,
-                                              .rows = group->rows,
-                                              .panel = group->panels[p],
-                                              .k = group->k,
-                                              .out = group->sums + p * EXPERTD_KERNEL_PANEL,
+    for (size_t p = 0; macro->rows <= PAIRS_SMALL_M && p < macro->count; p++) {
+        prefetch_rows_share(&(struct prefetch_rows_ahead){macro->next_x, macro->next_rows, 0, macro->k * sizeof(uint16_t)}, p,
+                            macro->count);
+        multiply_small_m(&(struct panel_args){.x = macro->x,
+                                              .rows = macro->rows,
+                                              .panel = macro->panels[p],
+                                              .k = macro->k,
+                                              .out = macro->sums + p * EXPERTD_KERNEL_PANEL,
                                               .out_stride = KERNEL_SUMS,
                                               .columns = EXPERTD_KERNEL_PANEL},
                          format, pace);
@@ -191,8 +180,8 @@ void pairs_macrokernel(const struct macrokernel_args *group, const struct expert
     float_mode_restore(before);
 }
 
-void avx512bf16vbmi_quantised_macrokernel_bf16(const struct macrokernel_args *group,
+void avx512bf16vbmi_quantised_macrokernel_bf16(const struct macrokernel_args *macro,
                                                const struct expertd_quantised_format *format) {
-    pairs_macrokernel(group, format, pairs_pace());
+    pairs_macrokernel(macro, format, pairs_pace());
 }
 #endif

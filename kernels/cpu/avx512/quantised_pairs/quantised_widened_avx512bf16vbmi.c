@@ -1,9 +1,9 @@
-// Codes that have been widened into memory, to bf16, for all tiles at once.
+// The "decoder" of codes that were already decoded to bf16 in memory, once for all tiles.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { PAIRS_LINE_K = 2, PAIRS_WORKING = 5, PAIRS_POWERS = 0, LANES = 16, LINES_BYTES = sizeof(pairs_row) };
 

@@ -1,13 +1,13 @@
-// bf16 against panels that are packed as slices: VDPBF16PS, which takes a pair of k.
+// bf16 rows times slices (micropanels of 16 columns) by VDPBF16PS; a word is a pair of k.
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __m512i w, const char *x) {
     pair_multiply(sum, w, x);
 }
 
-enum { SLICES_TOGETHER = 2 };
+enum { SLICES_WORD_K = 2 };
 #include "kernels/cpu/avx512/slices/slice_tile_narrow_avx512.h"
 #include "kernels/cpu/common/slices_body.h"
 

@@ -1,15 +1,15 @@
-// f32 against panels that are packed as slices: one fma per k.
+// f32 rows times slices (micropanels of 16 columns); a word is one k.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
-// *sum += the word at x by each of w. Compilers load the word into a register of its own, which takes an instruction more.
+// *sum += w * (the word at x, broadcast). Compilers would load the word into a register first, one more instruction.
 static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __m512i w, const char *x) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(w), "m"(*(const char(*)[4])x));
 }
 
-enum { SLICES_TOGETHER = 1 };
+enum { SLICES_WORD_K = 1 };
 #include "kernels/cpu/avx512/slices/slice_tile_narrow_avx512.h"
 #include "kernels/cpu/common/slices_body.h"
 

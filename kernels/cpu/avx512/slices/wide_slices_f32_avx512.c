@@ -1,10 +1,10 @@
-// f32 against panels that are packed as wide slices: one fma per k.
+// f32 rows times wide slices (micropanels of 32 columns); a word is one k.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 PANEL_INLINE __m512i slice_broadcast(const char *x) {
     int word;
@@ -16,7 +16,7 @@ PANEL_INLINE __m512 slice_product(__m512 sum, __m512i w, __m512i b) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(b), sum);
 }
 
-enum { SLICES_TOGETHER = 1 };
+enum { SLICES_WORD_K = 1 };
 #include "kernels/cpu/avx512/slices/slice_tile_wide_avx512.h"
 #include "kernels/cpu/common/slices_body.h"
 

@@ -1,6 +1,10 @@
-// A token's output from its result rows: fp32 fmas in the order of the choices, from +0; then the routed sum's scale, then the
-// shared row, then the bias, then half of all that where it is a mean; each step rounds to fp32 (a half is exact but for
-// subnormals), then one rounding to the output's dtype. Any thread; one row a call.
+// A token's output from the result rows of its experts, in fp32:
+//
+//   sum = +0
+//   for each choice, in order: sum = fma(weight, row, sum)
+//   sum * routed_scale, + shared row, + bias, * 0.5 where `averaged`
+//
+// Each step rounds to fp32; the last one rounds to the output dtype. One row per call. Any thread.
 #ifndef EXPERTD_KERNELS_COMBINE_H
 #define EXPERTD_KERNELS_COMBINE_H
 
@@ -15,21 +19,23 @@ extern "C" {
 #endif
 
 struct expertd_combine_args {
-    size_t width;             // H
-    size_t choices;           // K
-    const void *const *rows;  // [K] result rows [H] in D; NULL: no expert in this slot. An identity expert's is the hidden row
-    const float *weights;     // [K], or NULL: rows are added unweighted (the weights were on the input)
-    enum expertd_dtype dtype; // D of the rows and of `shared`
-    float routed_scale;       // multiplies the routed sum where it is not 1
-    const void *shared;       // [H] in D, or NULL
-    const float *bias;        // [H] added after the shared row, or NULL
-    bool averaged;            // the output is half of the above
+    size_t width;             // hidden size
+    size_t choices;           // slots per token
+    const void *const *rows;  // [choices] result rows [width] in `dtype`; NULL: empty slot. An identity expert's row is the input
+    const float *weights;     // [choices]; NULL: rows are added without weights (for models that weight the experts' input)
+    enum expertd_dtype dtype; // of `rows` and `shared`: F32 or BF16
+    float routed_scale;       // multiplies the sum of the routed experts where it is not 1
+    const void *shared;       // [width] result row of the shared experts, or NULL
+    const float *bias;        // [width] added after the shared row, or NULL
+    bool averaged;            // the output is half of the sum
     enum expertd_dtype output_dtype; // F32, BF16 or F16
-    void *out;                       // [H]; may be misaligned
+    void *out;                       // [width]; may be misaligned
 };
 
-enum { EXPERTD_COMBINE_BLOCK = 256 }; // columns at a time, so that the accumulators stay in L1
+enum { EXPERTD_COMBINE_BLOCK = 256 }; // columns per pass over the rows, so that the accumulators stay in L1
 
+// Computes one row. The arguments are not checked. `out` may be one of `rows` or `shared` itself if output_dtype is `dtype`;
+// otherwise it must not overlap an input.
 void expertd_combine_row(const struct expertd_combine_args *args);
 
 #ifdef __cplusplus

@@ -1,10 +1,10 @@
-// The contract's operations on plain operands, on a device: what grouped_matmul, transposed_grouped_matmul and grouped_gemm mean,
-// with the same arguments and the same refusals. Data, scales, existing_out, c, out and lhs_rows lie in the device's memory; sizes,
-// dims, alpha and beta on the host, where they are checked before anything is launched. Bits are those of the device's arithmetic.
+// grouped_matmul, transposed_grouped_matmul and grouped_gemm on unpacked operands, computed by a device. Arguments, checks and
+// errors are those of the CPU's functions. Data, scales, existing_out, c, out and lhs_rows point to device memory; group sizes,
+// dims, alpha and beta point to host memory and are checked before anything is launched. Bits are those of the device's arithmetic.
 //
-// Asynchronous: operands live until devices->table->wait. One list of products is under way at a time: a call first waits for all
-// that the device was given before. One thread. Tilings and buffer counts are without effect: the kernel has one tiling. Refused
-// beside what the host refuses: weights packed for the CPU, `interpret`, more groups than there is room for.
+// Calls are asynchronous: operands must live until expertd_devices_wait. One list of products is in progress at a time: a call
+// first waits for all earlier work of the device. Use from one thread. Tilings and buffer counts have no effect. In addition to the
+// CPU's errors, these are refused: weights packed for the CPU, `interpret`, and more than groups_max groups.
 #ifndef EXPERTD_KERNELS_DEVICE_OPERATIONS_H
 #define EXPERTD_KERNELS_DEVICE_OPERATIONS_H
 
@@ -18,9 +18,10 @@
 extern "C" {
 #endif
 
-struct expertd_device_operations; // one device's: the list of products under way, on the host (pinned) and there
+struct expertd_device_operations; // holds the list of products in progress, in pinned host memory and on the device
 
-// EXPERTD_ERR_NOMEM. devices is borrowed for its life.
+// For device `number` of `devices`, and up to groups_max groups per call. `devices` is borrowed until destroy. EXPERTD_ERR_NOMEM,
+// and the errors of expertd_devices_check.
 EXPERTD_FALLIBLE expertd_device_operations_create(struct expertd_devices *devices, uint32_t number, uint32_t groups_max,
                                                   struct expertd_device_operations **out);
 void expertd_device_operations_destroy(struct expertd_device_operations *operations); // NULL is legal

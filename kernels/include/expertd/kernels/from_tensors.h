@@ -1,7 +1,6 @@
-// The arguments of the grouped operations from whole tensors: shapes and dtypes are checked against each other here, so that a
-// caller with tensors in hand need not take them apart. Views are dense and row-major, of as many bytes as their shape says; their
-// data is aligned as the dtype asks.
-// EXPERTD_ERR_INVALID names the argument: where two disagree, the later of lhs, rhs, group_sizes, group_offset, num_actual_groups,
+// Fills the arguments of grouped_matmul and transposed_grouped_matmul from tensor views, and checks their shapes and dtypes against
+// each other. Views are dense and row-major; `bytes` must agree with the shape; data is aligned to its dtype. EXPERTD_ERR_INVALID
+// names the argument. Where two disagree, it names the later of lhs, rhs, group_sizes, group_offset, num_actual_groups,
 // existing_out.
 #ifndef EXPERTD_KERNELS_FROM_TENSORS_H
 #define EXPERTD_KERNELS_FROM_TENSORS_H
@@ -24,12 +23,13 @@ struct expertd_grouped_matmul_tensors {
     const struct expertd_tensor_view *group_sizes; // I32 [G], L <= G
     bool transpose_rhs;
     int64_t group_offset;
-    enum expertd_dtype preferred_element_type;      // of out; NONE: that of the sums
+    enum expertd_dtype preferred_element_type;      // of out; NONE: F32, for I8 I32
     const struct expertd_tensor_view *existing_out; // [m, n] in the dtype of out, or NULL
     enum expertd_existing_mode existing_mode;
 };
 
-// Fills `args` but for out and options, over `rhs`, which the caller keeps beside it. out is [args->m, rhs->n], dense.
+// Fills all of `args` except out and options, and *rhs, which args points to and must outlive its use. The caller then sets out:
+// [args->m, rhs->n], dense.
 EXPERTD_FALLIBLE expertd_grouped_matmul_from_tensors(const struct expertd_grouped_matmul_tensors *tensors,
                                                      struct expertd_plain_weights *rhs, struct expertd_grouped_matmul_args *args);
 
@@ -46,7 +46,7 @@ struct expertd_transposed_grouped_matmul_tensors {
     enum expertd_existing_mode existing_mode;
 };
 
-// Fills `args` but for out and options. out is [args->num_actual_groups, args->k, args->n], dense.
+// Fills all of `args` except out and options. The caller then sets out: [args->num_actual_groups, args->k, args->n], dense.
 EXPERTD_FALLIBLE expertd_transposed_grouped_matmul_from_tensors(const struct expertd_transposed_grouped_matmul_tensors *tensors,
                                                                 struct expertd_transposed_grouped_matmul_args *args);
 

@@ -1,5 +1,4 @@
-// Which row tiles a grouped matmul visits, and for which group: expertd_make_group_metadata of the Pallas TPU grouped matmul
-// (megablox).
+// Which tile of rows a grouped matmul visits for which group: make_group_metadata of the Pallas TPU grouped matmul (megablox).
 #ifndef EXPERTD_KERNELS_GROUP_METADATA_H
 #define EXPERTD_KERNELS_GROUP_METADATA_H
 
@@ -14,28 +13,28 @@ extern "C" {
 #endif
 
 struct expertd_group_metadata_args {
-    const int32_t *group_sizes; // [num_groups], rows per group, groups one after another
-    size_t num_groups;          // G, of all shards
+    const int32_t *group_sizes; // [num_groups] rows of each group; the groups' rows follow each other
+    size_t num_groups;          // of all shards
     size_t m;                   // rows of lhs, >= the sum of group_sizes
     size_t tm;                  // rows of a tile, >= 1
-    size_t start_group;         // the first group held here
-    size_t num_local_groups;    // groups held here: num_actual_groups, num_nonzero_groups upstream
-    bool visit_empty_groups;    // an empty group visits one tile (tgmm zeroes its output there)
+    size_t start_group;         // the first local group
+    size_t num_local_groups;    // local groups (megablox: num_nonzero_groups)
+    bool visit_empty_groups;    // an empty group visits one tile, where tgmm sets its output to 0
 };
 
 struct expertd_group_metadata {
-    int32_t *group_offsets; // [num_groups + 1]; offsets[num_groups] = the sum of the sizes
-    int32_t *group_ids;     // [expertd_group_metadata_capacity]; entries past num_tiles are never executed
-    int32_t *m_tile_ids;    // [expertd_group_metadata_capacity]
-    size_t num_tiles;
+    int32_t *group_offsets; // [num_groups + 1] first row of each group; the last entry is the sum of the sizes
+    int32_t *group_ids;     // [expertd_group_metadata_capacity] group of each visit; entries from num_tiles on are not written
+    int32_t *m_tile_ids;    // [expertd_group_metadata_capacity] tile of each visit
+    size_t num_tiles;       // visits
 };
 
-// m_tiles + num_groups - 1 (0 where both are 0; a tm of 0 has no tiles): entries of group_ids and m_tile_ids.
+// Entries of group_ids and m_tile_ids that the caller must provide: ceil(m / tm) + num_groups - 1, at least 0. A tm of 0 counts as
+// no tiles.
 size_t expertd_group_metadata_capacity(size_t m, size_t tm, size_t num_groups);
 
-// Fills `out`, whose three arrays the caller owns at the sizes above. Counts tiles with integers.
-// EXPERTD_ERR_INVALID names the argument: an array that is missing, a negative size, sum > m, start_group + num_local_groups >
-// num_groups, tm = 0.
+// Fills the three arrays, which the caller provides, and num_tiles. EXPERTD_ERR_INVALID names the argument: an array is missing, a
+// size is negative, the sum exceeds m, m or num_groups exceeds INT32_MAX, start_group + num_local_groups > num_groups, or tm is 0.
 EXPERTD_FALLIBLE expertd_make_group_metadata(const struct expertd_group_metadata_args *args, struct expertd_group_metadata *out);
 
 #ifdef __cplusplus

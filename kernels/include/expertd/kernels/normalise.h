@@ -1,8 +1,10 @@
-// The root-mean-square norm of one row, as a router that has its own reads it (Gemma 4's), or a block that ends with one gives it
-// (A.X K1's):
+// RMS norm of one row, for routers with a norm of their own (Gemma 4) and blocks that end with one (A.X K1):
+//
 //   out[i] = x[i] / sqrt(mean of x^2 + epsilon) * weight[i]
-// fp32. The squares are added in 16 partial sums, element i to sum i % 16, ascending, then these in halves (sum j and sum j + 8, 4,
-// 2, 1); one division, one square root, x * (1 / root) before the weight. A row's bits depend on that row alone, on no machine.
+//
+// Computed in fp32, in a fixed order. Element i is added to partial sum i % 16, i ascending; then sum j + 8 to sum j, and so on
+// with 4, 2 and 1. Then one division, one square root, its reciprocal r, and (x * r) * weight. A row's bits depend on that row
+// alone and are the same on every machine.
 #ifndef EXPERTD_KERNELS_NORMALISE_H
 #define EXPERTD_KERNELS_NORMALISE_H
 
@@ -12,7 +14,7 @@
 extern "C" {
 #endif
 
-// [width] each; out may be x. width > 0, epsilon > 0. Any thread.
+// x, weight and out have `width` elements; out may be x. width > 0, epsilon > 0; the arguments are not checked. Any thread.
 void expertd_rms_normalise_row(const float *x, size_t width, float epsilon, const float *weight, float *out);
 
 #ifdef __cplusplus

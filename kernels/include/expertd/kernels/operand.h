@@ -1,5 +1,5 @@
-// The right-hand side of a grouped matmul, of whichever kind: one operation, several ways for its weights to lie in memory.
-// A kind is a pointer to its own description, which the caller keeps for the length of the call.
+// The right-hand side (weights) of a grouped matmul: packed weights, or a plain tensor. Descriptions are borrowed for the length of
+// the call.
 #ifndef EXPERTD_KERNELS_OPERAND_H
 #define EXPERTD_KERNELS_OPERAND_H
 
@@ -12,26 +12,29 @@ extern "C" {
 #endif
 
 enum expertd_rhs_kind {
-    EXPERTD_RHS_PACKED, // packed once at load: the fastest, what serving uses
-    EXPERTD_RHS_PLAIN,  // a dense tensor: its panels are packed on the fly, by the thread that multiplies them
+    EXPERTD_RHS_PACKED, // packed once by expertd_pack_weights or expertd_pack_quantised: the fastest
+    EXPERTD_RHS_PLAIN,  // a dense tensor; the call packs its panels on the fly, or reads them in place where m is small
 };
 
-// A row-major tensor [groups, k, n], or transposed [groups, n, k]. A row is one k, or transposed one n.
+// A row-major tensor [groups, k, n] (N-contiguous), or with `transposed` [groups, n, k] (K-contiguous). A row has n elements, or
+// with `transposed` k elements.
 struct expertd_plain_weights {
     enum expertd_dtype dtype; // F32, F16, BF16 or I8
-    size_t groups;            // held here
+    size_t groups;            // in this tensor
     size_t k, n;              // of every group
     bool transposed;          // [groups, n, k]
-    const void *data;         // aligned as the dtype asks; NULL where it has no element
-    size_t row_stride;        // elements between rows of a group, >= their length; 0: as many
-    size_t group_stride; // elements between groups, any number (groups may lie between each other's rows); 0: one after another
+    const void *data;         // aligned to its dtype; may be NULL where there are no elements
+    size_t row_stride;        // elements from row to row, >= the row's length; 0: dense
+    size_t group_stride;      // elements from group to group; groups may interleave their rows; 0: dense
 };
 
+// Elements from row to row, as stored: row_stride, or the row's length where row_stride is 0.
 static inline size_t expertd_plain_row_stride(const struct expertd_plain_weights *w) {
     size_t length = w->transposed ? w->k : w->n;
     return w->row_stride ? w->row_stride : length;
 }
 
+// Elements from group to group, as stored: group_stride, or a group's rows times the row stride where group_stride is 0.
 static inline size_t expertd_plain_group_stride(const struct expertd_plain_weights *w) {
     return w->group_stride ? w->group_stride : expertd_plain_row_stride(w) * (w->transposed ? w->n : w->k);
 }
@@ -44,6 +47,7 @@ struct expertd_matmul_rhs {
     };
 };
 
+// The right-hand side for packed weights. It borrows `weights`.
 static inline struct expertd_matmul_rhs expertd_rhs_packed(const struct expertd_packed_weights *weights) {
     struct expertd_matmul_rhs rhs;
     rhs.kind = EXPERTD_RHS_PACKED;
@@ -51,6 +55,7 @@ static inline struct expertd_matmul_rhs expertd_rhs_packed(const struct expertd_
     return rhs;
 }
 
+// The right-hand side for a plain tensor. It borrows `weights`.
 static inline struct expertd_matmul_rhs expertd_rhs_plain(const struct expertd_plain_weights *weights) {
     struct expertd_matmul_rhs rhs;
     rhs.kind = EXPERTD_RHS_PLAIN;
@@ -58,7 +63,7 @@ static inline struct expertd_matmul_rhs expertd_rhs_plain(const struct expertd_p
     return rhs;
 }
 
-// What every kind has; zeros where there is none.
+// Dtype and sizes of either kind; zeros where its description is NULL.
 struct expertd_rhs_shape {
     enum expertd_dtype dtype;
     size_t groups, k, n;

@@ -1,25 +1,24 @@
-// How a grouped operation is carried out: hints and limits that every operation of the contract takes. None of them can change a
-// bit of a result. A zeroed `struct expertd_matmul_options` is not the default: begin with expertd_matmul_options_default().
+// Options of grouped_matmul, transposed_grouped_matmul and grouped_gemm: hints and limits for speed and memory. None changes a bit
+// of a result. A zeroed `struct expertd_matmul_options` is not the default: start from expertd_matmul_options_default().
 //
-// The fields of the Pallas TPU kernels' CompilerParams, and what each is here:
+// The fields of the Pallas TPU kernels' CompilerParams, and their effect here:
 //
-//   dimension_semantics            of (n, m tiles, k): parallel = threads may take them in any order; arbitrary = one after
-//                                  another. k is always arbitrary: its order is the contract's, and "parallel" is refused
-//   allow_input_fusion             per operand (lhs, rhs): gather, cast and packing are part of the load. There is no separate
-//                                  pass, so false is refused for an operand that needs one of them
-//   vmem_limit_bytes               cap on the scratch of one thread; refused, with the bytes that are needed, where a row, a panel
-//                                  and what kernels keep themselves do not fit
-//   internal_scratch_in_bytes      bytes of workspace that the caller gives; refused where they are too few. 0: as many as
-//                                  ..._workspace_bytes said
-//   shape_invariant_numerics       always kept; false permits what is never done
-//   fuse_transposed_lhs_in_matmul  tgmm reads its lhs where it lies; false: by way of the thread's scratch
-//   disable_bounds_checks          the arguments are not validated: what does not fit is then undefined behaviour
-//   flags                          "kernels=NAME": refused unless that instruction set is selected. Other keys are refused
+//   dimension_semantics            of (n, m tiles, k). parallel: threads take them in any order; arbitrary: in sequence. k must be
+//                                  arbitrary, since the order of its sums is part of the contract; "parallel" is refused
+//   allow_input_fusion             for (lhs, rhs). Gather, cast and packing are part of the load, not a separate pass, so false is
+//                                  refused for an operand that needs one of them
+//   vmem_limit_bytes               limit on one thread's scratch. Refused, with the bytes needed, where a row, a panel and the
+//                                  kernels' own scratch do not fit
+//   internal_scratch_in_bytes      bytes of the workspace that the caller passes; refused where they are too few. 0: as many as
+//                                  ..._workspace_bytes returned
+//   shape_invariant_numerics       always true in effect: bits never depend on shapes, and false changes nothing
+//   fuse_transposed_lhs_in_matmul  true: tgmm reads its lhs in place; false: through the thread's scratch
+//   disable_bounds_checks          the arguments are not checked; invalid arguments are then undefined behaviour
+//   flags                          "kernels=NAME": refused unless that backend is selected. Other flags are refused
 //   collective_id, skip_device_barrier, disable_semaphore_checks
-//                                  refused: an operation here is one process's and meets no other; exchanges between shards
-//                                  are not the kernels' business
+//                                  refused: an operation runs in one process and communicates with no other
 //   has_side_effects, serialization_format, kernel_type, allow_collective_id_without_custom_barrier, use_tc_tiling_on_sc,
-//   needs_layout_passes            refused: of the TPU's compiler alone
+//   needs_layout_passes            refused: they concern the TPU's compiler alone
 #ifndef EXPERTD_KERNELS_OPTIONS_H
 #define EXPERTD_KERNELS_OPTIONS_H
 
@@ -37,42 +36,44 @@ enum expertd_dimension_semantics { EXPERTD_DIMENSION_PARALLEL, EXPERTD_DIMENSION
 struct expertd_compiler_params {
     enum expertd_dimension_semantics dimension_semantics[3]; // n, m tiles, k
     bool allow_input_fusion[2];                              // lhs, rhs
-    size_t vmem_limit_bytes;                                 // of one thread; 0: none
-    size_t internal_scratch_in_bytes;                        // 0: what ..._workspace_bytes said
+    size_t vmem_limit_bytes;                                 // of one thread; 0: no limit
+    size_t internal_scratch_in_bytes;                        // 0: as ..._workspace_bytes returned
     bool shape_invariant_numerics;
     bool fuse_transposed_lhs_in_matmul;
     bool disable_bounds_checks;
-    const char *kernels; // the backend that must be selected, or NULL: any. Borrowed
+    const char *kernels; // name of the backend that must be selected; NULL: any. Borrowed
 };
 
-// How an operation's own m, k and n are cut; rounded to what the kernels take. The rows of the output (m, of the transposed one k)
-// by calls of the kernels; what sums run along (k, of the transposed one m) by blocks of panels that a thread packs: sums of a
-// block are where those of the next begin, so nothing is reordered, and it is without effect on weights packed at load; columns (n)
-// by tasks.
+// Tile sizes in an operation's own m, k and n, rounded to what the kernels support. Either all three are given or all are 0.
+// Output rows (tm; of the transposed matmul tk) are cut by kernel call, columns (tn) by task. The summed dimension (tk; of the
+// transposed matmul tm) is cut into the blocks that a thread packs; each block continues the sums of the one before, so their order
+// does not change. On packed weights that cut has no effect.
 struct expertd_matmul_tiling {
-    size_t tm, tk, tn; // all 0: tuned
+    size_t tm, tk, tn; // all 0: chosen by the library
 };
 
 struct expertd_matmul_options {
     struct expertd_matmul_tiling tiling;
-    // Stands for `tiling`; NULL: none. Asked once by an operation, and once by its ..._workspace_bytes, in the calling thread, with
-    // its m, k and n (of grouped_gemm the greatest of its groups): the same for the same sizes, else the workspace may be too
-    // small.
+    // Replaces `tiling` where it is not NULL. Each operation and each ..._workspace_bytes calls it once, in the calling thread,
+    // with the operation's m, k and n (of grouped_gemm: the greatest of its groups). It must return equal tilings for equal sizes,
+    // else the workspace may be too small.
     struct expertd_matmul_tiling (*tiling_of)(void *context, size_t m, size_t k, size_t n);
     void *tiling_context;
-    unsigned input_buffer_count; // panels of rhs that a thread takes at a time; 0: tuned; more than 4, which kernels take, are 4
-    bool interpret;              // the scalar twin, on the calling thread
+    unsigned input_buffer_count; // panels of rhs per kernel call, at most 4 (larger values count as 4); 0: chosen by the library
+    bool interpret;              // compute with the scalar twin, on the calling thread
     struct expertd_compiler_params compiler;
 };
 
+// The options in use where an operation's `options` is NULL: tiles and buffers chosen by the library, no limit on scratch, any
+// backend, arguments checked. The structure owns nothing. Any thread.
 struct expertd_matmul_options expertd_matmul_options_default(void);
 
-// One field of CompilerParams by name, as text: "vmem_limit_bytes" "65536", "dimension_semantics" "parallel,arbitrary,arbitrary",
-// "disable_bounds_checks" "true", "flags" "kernels=avx2". `value` is kept by reference for flags.
-// EXPERTD_ERR_INVALID with the key as the field: unknown, refused (the message says why), or a value that is none.
+// Sets one field of CompilerParams by name, from text: "vmem_limit_bytes" "65536", "dimension_semantics"
+// "parallel,arbitrary,arbitrary", "disable_bounds_checks" "true", "flags" "kernels=avx2". For "flags", `value` is borrowed as long
+// as the params are used. EXPERTD_ERR_INVALID with the key as the field: the key is unknown or refused, or the value is malformed.
 EXPERTD_FALLIBLE expertd_compiler_params_set(struct expertd_compiler_params *params, const char *key, const char *value);
 
-// Do they hold for an operation at all? EXPERTD_ERR_INVALID names the field. The operations ask it first.
+// Checks what can be checked without an operation's arguments. EXPERTD_ERR_INVALID names the field. Every operation calls it first.
 EXPERTD_FALLIBLE expertd_matmul_options_check(const struct expertd_matmul_options *options);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
-// A thread team: runs one function over a range of tasks on all its threads, the caller's among them.
+// A thread team: runs a function over a range of tasks, on its worker threads and the calling thread.
 //
-// One owner thread calls expertd_team_run; it is not re-entrant. Workers spin for spin_us after a run, then sleep on a futex, so an
-// idle team costs no CPU. Each worker sets its own MXCSR (round to nearest, no flush): numerics never depend on who created it.
+// Use a team from one thread at a time; expertd_team_run is not re-entrant. After a run, workers spin for spin_us and then sleep on
+// a futex, so an idle team uses no CPU. Tasks run in the default floating-point mode (round to nearest, no flush), also
+// if the caller is in another mode.
 #ifndef EXPERTD_KERNELS_TEAM_H
 #define EXPERTD_KERNELS_TEAM_H
 
@@ -18,41 +19,42 @@ struct expertd_team;
 enum { EXPERTD_TEAM_THREADS_MAX = 1024 };
 
 struct expertd_team_options {
-    unsigned threads; // in all, the calling thread counted: 1 to EXPERTD_TEAM_THREADS_MAX
-    unsigned spin_us; // that a worker looks for the next run before it sleeps; expertd takes 50
+    unsigned threads; // including the calling thread: 1 to EXPERTD_TEAM_THREADS_MAX
+    unsigned spin_us; // microseconds that a worker waits actively for the next run before it sleeps; expertd uses 50
 };
 
-// *out is the caller's, until expertd_team_destroy. EXPERTD_ERR_CONFIG: so many threads cannot be asked for; EXPERTD_ERR_NOMEM: no
-// memory for them and their scratch; EXPERTD_ERR_UNAVAILABLE: the system starts no more threads. *out is then NULL.
+// The caller owns *out and ends it with expertd_team_destroy. EXPERTD_ERR_CONFIG: `threads` is out of range. EXPERTD_ERR_NOMEM: no
+// memory for the threads' scratch. EXPERTD_ERR_UNAVAILABLE: the system cannot start so many threads. *out is NULL on errors.
 EXPERTD_FALLIBLE expertd_team_create(const struct expertd_team_options *options, struct expertd_team **out);
 
-// A caller's own thread pool, for a program that has one and wants no other threads. `run` calls task(work, index, thread) once for
-// each index in [0, tasks) and returns when all have returned: in any order, on one thread or on many, the calling one among them
-// or not. thread: 0 to threads - 1, and no two that run at once have the same. Each task sets the floating-point mode that it needs
-// and restores the one it found.
+// A caller's own thread pool, for programs that want no further threads. `run` calls task(work, index, thread) once for each index
+// in [0, tasks), in any order and on any threads, and returns when all calls have returned. `thread` is a number in [0, threads);
+// two calls that run at the same time must have different ones. A task sets the floating-point mode that it needs and restores it.
 struct expertd_team_pool {
-    unsigned threads; // at most as many tasks run at once
+    unsigned threads; // tasks that run at the same time, at most
     void (*run)(void *pool, size_t tasks, void (*task)(void *work, size_t index, unsigned thread), void *work);
     void *pool;
 };
 
-// A team that has no threads of its own: its runs go to the pool, which is borrowed until expertd_team_destroy. Reserves
-// EXPERTD_TEAM_SCRATCH_BYTES for each of the pool's threads. EXPERTD_ERR_CONFIG and EXPERTD_ERR_NOMEM as for expertd_team_create.
+// Creates a team that runs on the pool and has no threads of its own. *pool is copied; what its `pool` points to is borrowed until
+// expertd_team_destroy. Reserves EXPERTD_TEAM_SCRATCH_BYTES for each of the pool's threads. EXPERTD_ERR_CONFIG and
+// EXPERTD_ERR_NOMEM as for expertd_team_create.
 EXPERTD_FALLIBLE expertd_team_create_on(const struct expertd_team_pool *pool, struct expertd_team **out);
 
-// Joins its threads; NULL is legal. A child of fork() has none of them: there the memory of a team that was idle is freed.
+// Joins the team's threads and frees it; NULL is legal. A child of fork() has no workers: there it only frees the memory of a team
+// that was idle at the fork.
 void expertd_team_destroy(struct expertd_team *team);
 unsigned expertd_team_threads(const struct expertd_team *team); // 1 where team is NULL
 
-// Memory of one of the team's threads, for what runs on it: EXPERTD_TEAM_SCRATCH_BYTES, 64-byte aligned, in huge pages where they
-// are to be had. Its contents last as long as one call of `body`.
+// Scratch memory of one of the team's threads, for use by the task that runs on it: EXPERTD_TEAM_SCRATCH_BYTES, 64-byte aligned, in
+// huge pages where available. Its contents are valid during one call of `body` only.
 enum { EXPERTD_TEAM_SCRATCH_BYTES = 2 << 20 };
 void *expertd_team_scratch(struct expertd_team *team, unsigned thread);
 
-// body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order (a caller's pool: as it likes);
-// thread is in [0, expertd_team_threads). Returns when all are done. tasks: UINT32_MAX at most where the team has threads of its
-// own, which is checked and ends the program. `team` NULL: all tasks run on the caller as thread 0, and so do those of a team with
-// threads of its own in a child of fork().
+// Calls body(context, task, thread) once for every task in [0, tasks) and returns when all calls have returned. Tasks are claimed
+// in ascending order (on a caller's pool: in any order). `thread` is in [0, expertd_team_threads). `team` NULL: all tasks run on
+// the calling thread, as thread 0; so do those of a team with workers in a child of fork(). A second run at the same time, or more
+// than UINT32_MAX tasks on a team with workers, aborts the program.
 void expertd_team_run(struct expertd_team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread),
                       void *context);
 

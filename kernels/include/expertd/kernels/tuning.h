@@ -1,8 +1,9 @@
-// Schedules found by trial: a table by class, kept in a file between runs, and the one that is in force in this process.
+// Tuned schedules (schedule.h): measuring them, a table of them by class of product, the table that this process uses, and its
+// file.
 //
-// The file is text: a line each for its version, the CPU and the kernels; a line for each class; a last line with the number of
-// lines and a checksum over all before it. A file that is damaged, of another version or CPU, or for other kernels, is not used,
-// and the caller is told why; what it says cannot change any result, only its speed.
+// The file is text: a line each for the version, the CPU and the backend; a line per class; a last line with the number of classes
+// and a checksum of all lines before it. A file that is damaged or was written by another version, on another CPU or for another
+// backend is refused with an error that says why. Its contents can change the speed of a product, never its result.
 #ifndef EXPERTD_KERNELS_TUNING_H
 #define EXPERTD_KERNELS_TUNING_H
 
@@ -29,65 +30,68 @@ struct expertd_tuning_table {
     struct expertd_tuning_entry entries[EXPERTD_TUNING_ENTRIES_MAX];
 };
 
-// NULL where the table has nothing for the class.
+// NULL where the table has no schedule for the class.
 const struct expertd_matmul_schedule *expertd_tuning_find(const struct expertd_tuning_table *table,
                                                           const struct expertd_schedule_class *wanted);
 
-// Adds or replaces; false, with the table as it was, where it is full or the entry is none that a file could hold: its schedule is
-// none that schedule.h allows, or its dtype none.
+// Adds or replaces the entry of a class. False, with the table unchanged, where it is full or the entry's schedule or dtype is
+// invalid.
 bool expertd_tuning_put(struct expertd_tuning_table *table, const struct expertd_tuning_entry *entry);
 
-// From now on products of all threads take their schedules from `table`, by the heuristic where it has none. NULL: by the heuristic
-// alone, as at the start. The table is borrowed and must not change or end while it is in force.
+// From now on, products of all threads use the schedules in `table`, and the heuristic for classes that it lacks. NULL: the
+// heuristic for all, as at the start. The table is borrowed and must not change while it is in use.
 void expertd_tuning_use(const struct expertd_tuning_table *table);
 
-// What is in force for a class; the heuristic too where the table's is none that schedule.h allows. Any thread.
+// The schedule in use for a class: the table's where it is valid, else the heuristic's. Any thread.
 struct expertd_matmul_schedule expertd_tuning_schedule(const struct expertd_schedule_class *wanted);
 
-// The class that a product of packed weights belongs to.
+// The class of a product on packed weights.
 struct expertd_schedule_class expertd_tuning_class(const struct expertd_grouped_matmul_args *args, unsigned threads);
 
 // A product to tune on.
 struct expertd_tuning_job {
-    const struct expertd_grouped_matmul_args *args; // of packed weights; its out is written: the same bits, whatever wins
+    const struct expertd_grouped_matmul_args *args; // on packed weights. Every trial writes its `out`, with equal bits
     struct expertd_team *team;
-    void *scratch;                 // grouped_matmul's
-    void (*before)(void *context); // called before each trial, to point args at weights that no cache holds; NULL: none
+    void *scratch;                 // workspace of expertd_grouped_matmul
+    void (*before)(void *context); // called before each trial, for instance to point args at weights that are not cached; or NULL
     void *context;
-    int64_t span_ns; // for all trials together, about
+    int64_t span_ns; // approximate time for all trials together
 };
 
 struct expertd_tuning_trial {
     size_t candidates, rounds;
-    double heuristic_s, best_s; // medians
+    double heuristic_s, best_s; // median seconds of a product
     struct expertd_matmul_schedule best;
 };
 
-// EXPERTD_ERR_INVALID where a schedule would not count: the product is not of packed F32 or BF16 weights with sums out and no
-// options. Tries every candidate, each in turn, and says which took the least median time: the heuristic unless another is 2 %
-// better. No allocation. The table in force is not changed.
+// Runs the product with every candidate in turn, for several rounds. *out: the candidate with the least median time, or the
+// heuristic unless another is at least 2 % faster. Does not allocate and does not change the table in use. EXPERTD_ERR_INVALID
+// where schedules do not apply: the product must have packed F32 or BF16 weights, an F32 output, no existing_out and no options.
 EXPERTD_FALLIBLE expertd_tuning_measure(const struct expertd_tuning_job *job, struct expertd_tuning_trial *out);
 
-// What schedules in a file were found on.
+// The machine that schedules were measured on.
 struct expertd_tuning_identity {
-    char cpu[EXPERTD_TUNING_NAME_MAX];     // without spaces at its ends
+    char cpu[EXPERTD_TUNING_NAME_MAX];     // one line of text, without spaces at its ends
     char kernels[EXPERTD_TUNING_NAME_MAX]; // expertd_kernel_float_name()
 };
+// Fills in this machine's identity: the CPU's name from /proc/cpuinfo, "unknown" if it cannot be read, and the selected backend's
+// kernels. Opens a file and so allocates.
 void expertd_tuning_identity_read(struct expertd_tuning_identity *out);
 
-// The CPU of a file like Linux's /proc/cpuinfo: its "model name" with its family and model, on aarch64 its implementer and part by
-// number, else "unknown".
+// Reads the CPU's name from a file in the format of Linux's /proc/cpuinfo: the "model name" with family and model; on aarch64 the
+// numbers of implementer and part; else "unknown".
 void expertd_tuning_cpu_name(FILE *cpuinfo, char name[EXPERTD_TUNING_NAME_MAX]);
 
-// Fills `table`. EXPERTD_ERR_IO where there is no such file, or it cannot be read; EXPERTD_ERR_INVALID says what is wrong with it.
-// The table is then empty.
+// Reads a file into `table`, which is empty after an error. EXPERTD_ERR_IO: the file is missing or cannot be read.
+// EXPERTD_ERR_INVALID: the file is refused; the message says why.
 EXPERTD_FALLIBLE expertd_tuning_load(const char *path, const struct expertd_tuning_identity *identity,
                                      struct expertd_tuning_table *table);
 
-// Whole or not at all: written beside the file, flushed to the disk and renamed over it. The file keeps its mode, its links and,
-// where the program may give it away, its owner; a new one has 0644 less the umask. Of two that write at once the last one wins.
-// EXPERTD_ERR_IO, also where what is there is no file; EXPERTD_ERR_INVALID where the identity is no line of text, and so could not
-// be read back; the old file is then as it was. table: as expertd_tuning_put made it.
+// Replaces the file atomically: writes a temporary file in its folder, flushes it to the disk and renames it. An existing file
+// keeps its mode, its symbolic links and, where permitted, its owner; a new file gets mode 0644 minus the umask. Of two concurrent
+// writers the last one wins. `table` must come from expertd_tuning_put or expertd_tuning_load. After an error the old file is
+// unchanged. EXPERTD_ERR_IO: it cannot be written, or the path is not a regular file. EXPERTD_ERR_INVALID: the identity is not a
+// line of text.
 EXPERTD_FALLIBLE expertd_tuning_store(const char *path, const struct expertd_tuning_identity *identity,
                                       const struct expertd_tuning_table *table);
 

@@ -12,16 +12,16 @@
 enum {
     SHAPES_MAX = 32,
     FORMATS_MAX = 8,
-    POOL_GROUPS_MAX = 512, // as many as the kernels take
+    POOL_GROUPS_MAX = 512, // the kernels' maximum
     ROTATIONS_MAX = 32,
     CALLS_MAX = 256,
     PAGE = 4096,
     PATTERN_BYTES = 1 << 20,
 };
-static const size_t POOL_BYTES = 1200000000; // several times a GPU's second-level cache
+static const size_t POOL_BYTES = 1200000000; // several times a GPU's L2 cache
 static const int64_t REPETITION_NS = 2 * NS_PER_MS;
 
-// ---- what is asked for
+// ---- shapes and dtypes
 
 #define PREFILL(rows_, k_, n_, text_)                                                                                              \
     {                                                                                                                              \
@@ -41,14 +41,14 @@ static const struct bench_shape PREFILLS[] = {
     PREFILL(8192, 4096, 14336, "8192 rows"),
 };
 enum { PREFILL_COUNT = sizeof PREFILLS / sizeof *PREFILLS };
-static const char DECODES[] = "c1,c8,b2048,rows1,rows8,rows64,d64"; // of shapes.h
+static const char DECODES[] = "c1,c8,b2048,rows1,rows8,rows64,d64"; // shapes of shapes.h
 
 struct device_format {
     const char *name;
-    enum expertd_dtype dtype; // of the rows, or of the results where both operands are codes
+    enum expertd_dtype dtype; // of the rows; of the results if both operands are codes
     bool quantised;
     struct expertd_quantised_format format;
-    bool both; // both operands are E4M3 with block scales: wgmma on sm_90 alone, and no layer takes it
+    bool both; // both operands are E4M3 with block scales: wgmma on sm_90 only; no layer uses it
 };
 static const struct device_format FORMATS[] = {
     {.name = "bf16", .dtype = EXPERTD_DTYPE_BF16},
@@ -100,7 +100,7 @@ static err_t take_format(void *context, const char *name, size_t length) {
     for (size_t i = 0; i < FORMAT_COUNT; i++) {
         names[i] = FORMATS[i].name;
     }
-    TRY(flags_find("dtype", name, length, names, FORMAT_COUNT, "with --device there are no others", &found));
+    TRY(flags_find("dtype", name, length, names, FORMAT_COUNT, "these are all dtypes with --device", &found));
     if (s->num_formats == FORMATS_MAX) {
         FAIL(EXPERTD_ERR_USAGE, "--dtype names more than %d dtypes", FORMATS_MAX);
     }
@@ -111,7 +111,7 @@ static err_t take_format(void *context, const char *name, size_t length) {
 static FALLIBLE select_rows(const struct bench_options *o, bool simulated, struct device_selection *s) {
     *s = (struct device_selection){0};
     if (o->op != OP_GMM) {
-        FAIL(EXPERTD_ERR_USAGE, "--op is of the CPU: on a device --device measures the layers' own products");
+        FAIL(EXPERTD_ERR_USAGE, "--op applies to the CPU only: --device measures the products of layers");
     }
     const char *shapes = o->shapes ? o->shapes : simulated ? "tiny" : DECODES;
     for (size_t i = 0; !o->shapes && !simulated && i < PREFILL_COUNT; i++) {
@@ -120,26 +120,26 @@ static FALLIBLE select_rows(const struct bench_options *o, bool simulated, struc
     TRY(flags_names("--shape", shapes, take_shape, s));
     for (size_t i = 0; simulated && i < s->num_shapes; i++) {
         if (strcmp(s->shapes[i]->name, "tiny") != 0) {
-            FAIL(EXPERTD_ERR_USAGE, "--shape %s: a simulated device would take hours; it has --shape tiny", s->shapes[i]->name);
+            FAIL(EXPERTD_ERR_USAGE, "--shape %s: a simulated device would take hours; use --shape tiny", s->shapes[i]->name);
         }
     }
     return flags_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_format, s);
 }
 
-// ---- one shape on the device, its weights in a pool of groups that its groups are dealt from in turn
+// ---- one shape on the device; its groups rotate over a larger pool of weights
 
 struct timed_product {
     struct device_rig *rig;
     const struct bench_shape *shape;
     const struct device_format *format;
     int32_t sizes[SHAPE_GROUPS_MAX];
-    size_t active, pool_groups, group_bytes; // bytes of one group: codes with scales, or elements
+    size_t active, pool_groups, group_bytes; // bytes of a group's elements, or of its codes and scales
     enum expertd_device_variant variant;
-    void *memory[7]; // by MEMORY_...
+    void *memory[7]; // indexed by MEMORY_...
     size_t tile_count, rotations, repetition, calls;
     void *pattern; // pinned
     struct expertd_device_tile *tiles;
-    size_t tiles_bytes; // of all rotations; pinned
+    size_t tiles_bytes; // of all rotations
 };
 
 enum { MEMORY_A, MEMORY_WEIGHTS, MEMORY_SCALES, MEMORY_D, MEMORY_TILES, MEMORY_A_SCALES, MEMORY_SIZES, MEMORY_COUNT };
@@ -148,18 +148,18 @@ static size_t fp8_blocks(size_t size) {
     return (size + FP8_BLOCK - 1) / FP8_BLOCK;
 }
 
-static size_t whole_pages(size_t bytes) {
+static size_t page_rounded(size_t bytes) {
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-static FALLIBLE take_pinned(struct device_rig *rig, size_t bytes, void **out) {
-    *out = aligned_alloc(PAGE, whole_pages(bytes));
+static FALLIBLE allocate_pinned(struct device_rig *rig, size_t bytes, void **out) {
+    *out = aligned_alloc(PAGE, page_rounded(bytes));
     if (!*out) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes of a device's copies", bytes);
     }
     struct expertd_device_error error;
     err_t e = expertd_devices_check(rig->devices, 0,
-                                    rig->devices->table->pin(rig->devices->all[0], *out, whole_pages(bytes), &error), &error);
+                                    rig->devices->table->pin(rig->devices->all[0], *out, page_rounded(bytes), &error), &error);
     if (err_is(e)) {
         free(*out);
         *out = NULL;
@@ -167,23 +167,23 @@ static FALLIBLE take_pinned(struct device_rig *rig, size_t bytes, void **out) {
     return e;
 }
 
-static void give_pinned(struct device_rig *rig, void *memory) {
+static void free_pinned(struct device_rig *rig, void *memory) {
     if (memory) {
         rig->devices->table->unpin(rig->devices->all[0], memory);
         free(memory);
     }
 }
 
-// The same pattern over and over; it is there when it returns.
-static FALLIBLE fill(const struct timed_product *p, void *there, size_t bytes) {
+// Fills device memory with the pattern, repeatedly, and waits.
+static FALLIBLE fill(const struct timed_product *p, void *device_memory, size_t bytes) {
     for (size_t at = 0; at < bytes; at += PATTERN_BYTES) {
         size_t part = bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES;
-        EXPERTD_DEVICES_CALL(p->rig->devices, 0, copy, EXPERTD_DEVICE_UPLOAD, (char *)there + at, p->pattern, part);
+        EXPERTD_DEVICES_CALL(p->rig->devices, 0, copy, EXPERTD_DEVICE_UPLOAD, (char *)device_memory + at, p->pattern, part);
     }
     return device_rig_wait(p->rig);
 }
 
-// Values of both signs around 1, whatever they are read as; of codes of 8 bits none is a NaN.
+// A pattern of values of both signs around 1 in any dtype; 8-bit codes are never NaN.
 static void pattern_of_elements(const struct timed_product *p, bool codes) {
     uint32_t *words = p->pattern, state = 1;
     for (size_t i = 0; i < PATTERN_BYTES / sizeof *words; i++) {
@@ -192,7 +192,7 @@ static void pattern_of_elements(const struct timed_product *p, bool codes) {
     }
 }
 
-// 1 in the scales' dtype.
+// A pattern of 1 in the scales' dtype.
 static void pattern_of_scales(const struct timed_product *p) {
     uint32_t one = p->format->format.scale == EXPERTD_DTYPE_F32    ? 0x3f800000u
                    : p->format->format.scale == EXPERTD_DTYPE_BF16 ? 0x3f803f80u
@@ -240,7 +240,7 @@ static FALLIBLE reserve_and_fill(struct timed_product *p) {
     return fill(p, p->memory[MEMORY_SCALES], bytes[MEMORY_SCALES]);
 }
 
-// The variant that is forced, or that a layer would take for these rows.
+// The forced variant, or the variant that a layer would choose for these rows.
 static FALLIBLE choose_variant(struct timed_product *p) {
     const struct expertd_device_facts *facts = &p->rig->devices->facts;
     const struct expertd_quantised_format *format = p->format->quantised ? &p->format->format : NULL;
@@ -248,25 +248,26 @@ static FALLIBLE choose_variant(struct timed_product *p) {
     struct expertd_device_variants variants;
     const struct expertd_device_variants *all = p->format->dtype == EXPERTD_DTYPE_F32 ? &facts->f32 : &facts->bf16;
     if (p->format->both && !(facts->bf16.has >> EXPERTD_DEVICE_WGMMA_128 & 1)) {
-        FAIL(EXPERTD_ERR_USAGE, "%s has no wgmma, which products of %s are made by", facts->name, p->format->name);
+        FAIL(EXPERTD_ERR_USAGE, "%s has no wgmma, which products of %s need", facts->name, p->format->name);
     }
     TRY(device_variants_of(all, &shape, p->format->dtype, p->rig->devices->forced, &variants));
     p->variant = device_variant_for(&variants, p->sizes, p->shape->groups);
     return OK;
 }
 
-// A list of tiles for each rotation: its groups are `active` further in the pool than the last one's.
+// Cuts the tiles and allocates a list of them for each rotation.
 static FALLIBLE cut_tiles(struct timed_product *p) {
     uint32_t rows = device_variant_rows(p->variant);
-    size_t most = p->shape->rows / rows + p->shape->groups;
+    size_t tiles_max = p->shape->rows / rows + p->shape->groups;
     p->rotations = p->rig->simulated ? 1 : ROTATIONS_MAX;
-    p->tiles_bytes = p->rotations * most * sizeof *p->tiles;
-    TRY(take_pinned(p->rig, p->tiles_bytes, (void **)&p->tiles));
+    p->tiles_bytes = p->rotations * tiles_max * sizeof *p->tiles;
+    TRY(allocate_pinned(p->rig, p->tiles_bytes, (void **)&p->tiles));
     p->tile_count = device_cut_tiles(p->sizes, p->shape->groups, 0, rows, p->tiles);
     return OK;
 }
 
-static FALLIBLE deal_tiles(struct timed_product *p) {
+// Fills in the lists: each rotation uses the next groups of the pool.
+static FALLIBLE rotate_tiles(struct timed_product *p) {
     for (size_t r = 1; r < p->rotations; r++) {
         for (size_t i = 0; i < p->tile_count; i++) {
             struct expertd_device_tile tile = p->tiles[i];
@@ -279,7 +280,7 @@ static FALLIBLE deal_tiles(struct timed_product *p) {
     return device_rig_wait(p->rig);
 }
 
-// Its groups are those of one turn of the pool, side by side.
+// Uses the next consecutive groups of the pool.
 static FALLIBLE start_fp8(struct timed_product *p) {
     const struct bench_shape *s = p->shape;
     size_t group = p->repetition++ % (p->pool_groups / s->groups) * s->groups;
@@ -326,15 +327,15 @@ static FALLIBLE start(struct timed_product *p) {
     return OK;
 }
 
-// As many calls as make a repetition long beside the start of one: the stream has the next one while one computes.
+// Makes p->calls calls in a row, so that the start of a call has little weight: the stream has the next one while one computes.
 static err_t run_ns(void *context, int64_t *span_ns) {
     struct timed_product *p = context;
-    int64_t begun_ns = clock_now_ns();
+    int64_t begin_ns = clock_now_ns();
     for (size_t i = 0; i < p->calls; i++) {
         TRY(start(p));
     }
     TRY(device_rig_wait(p->rig));
-    *span_ns = clock_now_ns() - begun_ns;
+    *span_ns = clock_now_ns() - begin_ns;
     return OK;
 }
 
@@ -355,7 +356,7 @@ static double bytes_of_run(void *context) {
 }
 
 static int64_t read_ns(void *context, enum plain_read_way way) {
-    (void)way; // a device's read has but one
+    (void)way; // there is only one kind of read on a device
     struct timed_product *p = context;
     return device_rig_read_ns(p->rig, bytes_of_run(p));
 }
@@ -364,17 +365,17 @@ static void product_deinit(struct timed_product *p) {
     for (int i = 0; i < MEMORY_COUNT; i++) {
         p->rig->devices->table->release(p->rig->devices->all[0], p->memory[i]);
     }
-    give_pinned(p->rig, p->tiles);
-    give_pinned(p->rig, p->pattern);
+    free_pinned(p->rig, p->tiles);
+    free_pinned(p->rig, p->pattern);
 }
 
 static FALLIBLE product_init(struct timed_product *p) {
     p->active = shape_sizes(p->shape, p->sizes);
-    TRY(take_pinned(p->rig, PATTERN_BYTES, &p->pattern));
+    TRY(allocate_pinned(p->rig, PATTERN_BYTES, &p->pattern));
     TRY(choose_variant(p));
     TRY(cut_tiles(p));
     TRY(reserve_and_fill(p));
-    TRY(deal_tiles(p));
+    TRY(rotate_tiles(p));
     if (p->format->both) {
         memcpy(p->pattern, p->sizes, p->shape->groups * sizeof *p->sizes);
         TRY(fill(p, p->memory[MEMORY_SIZES], p->shape->groups * sizeof *p->sizes));
@@ -384,7 +385,7 @@ static FALLIBLE product_init(struct timed_product *p) {
 
 static FALLIBLE measure_product(struct timed_product *p, double seconds, struct measurement *out) {
     TRY(product_init(p));
-    struct measured what = {
+    struct measured work = {
         .context = p,
         .run_ns = run_ns,
         .read_ns = read_ns,
@@ -396,7 +397,7 @@ static FALLIBLE measure_product(struct timed_product *p, double seconds, struct 
         .peak_context = p->rig,
         .peak_name = p->format->both ? "WGMMA FP8" : device_rig_peak_name(p->rig, p->format->dtype),
     };
-    TRY(measure(&what, NULL, seconds, out));
+    TRY(measure(&work, NULL, seconds, out));
     out->seconds /= (double)p->calls;
     out->flops /= (double)p->calls;
     out->bytes /= (double)p->calls;
@@ -438,6 +439,6 @@ void device_bench_list(FILE *out) {
     for (size_t i = 0; i < FORMAT_COUNT; i++) {
         fprintf(out, " %s", FORMATS[i].name);
     }
-    fprintf(out, "\ne4m3-by-e4m3: both operands FP8 with scales of 1 x 128 by 128 x 128, which no layer computes with; by\n"
-                 "sm_90's wgmma alone, beside that instruction's own rate\n");
+    fprintf(out, "\ne4m3-by-e4m3: both operands FP8 with scales of 1 x 128 by 128 x 128. No layer uses this product; it needs\n"
+                 "wgmma of sm_90 and is compared with that instruction's own rate\n");
 }

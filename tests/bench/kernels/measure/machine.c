@@ -22,7 +22,7 @@ static void read_cpu(struct machine *out) {
     }
 }
 
-// "307200K".
+// Parses sizes such as "307200K".
 static void read_cache(struct machine *out) {
     for (int i = 0; i < CACHES_MAX; i++) {
         char path[80], line[LINE_MAX_BYTES];
@@ -41,7 +41,7 @@ static void read_cache(struct machine *out) {
     }
 }
 
-// "always [madvise] never": the one in brackets.
+// The file contains "always [madvise] never": the selected word is in brackets.
 static void read_huge_pages(struct machine *out) {
     char line[LINE_MAX_BYTES];
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");

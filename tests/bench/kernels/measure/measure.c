@@ -8,7 +8,7 @@
 
 enum { PEAK_SPAN_MIN_NS = 2 * NS_PER_MS, PEAK_SPAN_MAX_NS = 40 * NS_PER_MS, PEAK_SHARE = 4 };
 
-// One value of each repetition.
+// Each series has one value per repetition.
 enum series {
     SERIES_SECONDS,
     SERIES_GFLOPS,
@@ -24,7 +24,7 @@ enum series {
 
 struct samples {
     size_t count;
-    double bytes; // of all
+    double bytes; // of all repetitions
     double values[SERIES_COUNT][MEASURE_PAIRS_MAX];
 };
 
@@ -39,14 +39,14 @@ static double median(struct samples *s, enum series series) {
     return s->count % 2 ? values[s->count / 2] : (values[s->count / 2 - 1] + values[s->count / 2]) / 2;
 }
 
-static void add(struct samples *s, const struct measured *what, double seconds, double read_seconds, double peak_rate) {
-    double bytes = what->bytes(what->context);
-    double at_peak = what->flops / peak_rate;
+static void add(struct samples *s, const struct measured *work, double seconds, double read_seconds, double peak_rate) {
+    double bytes = work->bytes(work->context);
+    double at_peak = work->flops / peak_rate;
     double roof = at_peak > read_seconds ? at_peak : read_seconds;
     size_t i = s->count++;
     s->bytes += bytes;
     s->values[SERIES_SECONDS][i] = seconds;
-    s->values[SERIES_GFLOPS][i] = what->flops / seconds * 1e-9;
+    s->values[SERIES_GFLOPS][i] = work->flops / seconds * 1e-9;
     s->values[SERIES_GBYTES][i] = bytes / seconds * 1e-9;
     s->values[SERIES_PEAK][i] = peak_rate * 1e-9;
     s->values[SERIES_READ][i] = bytes / read_seconds * 1e-9;
@@ -55,12 +55,12 @@ static void add(struct samples *s, const struct measured *what, double seconds, 
     s->values[SERIES_TO_ROOF][i] = roof / seconds;
 }
 
-static void summarise(struct samples *s, const struct measured *what, struct measurement *out) {
+static void summarise(struct samples *s, const struct measured *work, struct measurement *out) {
     *out = (struct measurement){
-        .peak = what->peak_name ? what->peak_name : peak_name(what->peak),
+        .peak = work->peak_name ? work->peak_name : peak_name(work->peak),
         .pairs = s->count,
         .seconds = median(s, SERIES_SECONDS),
-        .flops = what->flops,
+        .flops = work->flops,
         .bytes = s->bytes / (double)s->count,
         .gflops = median(s, SERIES_GFLOPS),
         .gbytes_per_s = median(s, SERIES_GBYTES),
@@ -69,8 +69,8 @@ static void summarise(struct samples *s, const struct measured *what, struct mea
         .ratio_to_peak = median(s, SERIES_TO_PEAK),
         .ratio_to_read = median(s, SERIES_TO_READ),
         .ratio_to_roof = median(s, SERIES_TO_ROOF),
-        .ratio_beside_neighbour = what->neighbour ? median(s, SERIES_BESIDE_NEIGHBOUR) : 0,
-        .ratio_to_roof_best = s->values[SERIES_TO_ROOF][s->count - 1], // sorted by now
+        .ratio_beside_neighbour = work->neighbour ? median(s, SERIES_BESIDE_NEIGHBOUR) : 0,
+        .ratio_to_roof_best = s->values[SERIES_TO_ROOF][s->count - 1], // the series is sorted
     };
 }
 
@@ -79,55 +79,55 @@ static int64_t peak_span(int64_t last_ns) {
     return span_ns < PEAK_SPAN_MIN_NS ? PEAK_SPAN_MIN_NS : span_ns > PEAK_SPAN_MAX_NS ? PEAK_SPAN_MAX_NS : span_ns;
 }
 
-// The repetition that was added last once more, while another thread wants one of the CPUs.
-static FALLIBLE repeat_beside_neighbour(const struct measured *what, int64_t alone_ns, struct samples *s) {
+// Repeats the last repetition beside a busy thread on one CPU.
+static FALLIBLE repeat_beside_neighbour(const struct measured *work, int64_t alone_ns, struct samples *s) {
     int64_t beside_ns;
-    neighbour_set_busy(what->neighbour, true);
-    err_t e = what->run_ns(what->context, &beside_ns);
-    neighbour_set_busy(what->neighbour, false);
+    neighbour_set_busy(work->neighbour, true);
+    err_t e = work->run_ns(work->context, &beside_ns);
+    neighbour_set_busy(work->neighbour, false);
     TRY(e);
     s->values[SERIES_BESIDE_NEIGHBOUR][s->count - 1] = (double)alone_ns / (double)beside_ns;
     return OK;
 }
 
-// Of all ways, so that the roof is the machine's and not one loop's.
-static int64_t fastest_read(const struct measured *what) {
-    int64_t straight_ns = what->read_ns(what->context, READ_STRAIGHT);
-    int64_t streams_ns = what->read_ns(what->context, READ_STREAMS);
+// The faster of all kinds of read, so that the roof is a limit of the machine and not of one loop.
+static int64_t fastest_read(const struct measured *work) {
+    int64_t straight_ns = work->read_ns(work->context, READ_STRAIGHT);
+    int64_t streams_ns = work->read_ns(work->context, READ_STREAMS);
     return streams_ns < straight_ns ? streams_ns : straight_ns;
 }
 
-static FALLIBLE repeat(const struct measured *what, struct expertd_team *team, int64_t span_ns, struct samples *s) {
+static FALLIBLE repeat(const struct measured *work, struct expertd_team *team, int64_t span_ns, struct samples *s) {
     int64_t last_ns;
-    TRY(what->run_ns(what->context, &last_ns));
+    TRY(work->run_ns(work->context, &last_ns));
     int64_t end_ns = clock_now_ns() + span_ns;
     while (s->count < MEASURE_PAIRS_MAX && (s->count < MEASURE_PAIRS_MIN || clock_now_ns() < end_ns)) {
         int64_t peak_ns = peak_span(last_ns);
-        double rate = what->peak_rate ? what->peak_rate(what->peak_context, peak_ns) : peak_rate(what->peak, team, peak_ns);
-        TRY(what->run_ns(what->context, &last_ns));
-        int64_t read_ns = fastest_read(what);
-        add(s, what, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);
-        if (what->neighbour) {
-            TRY(repeat_beside_neighbour(what, last_ns, s));
+        double rate = work->peak_rate ? work->peak_rate(work->peak_context, peak_ns) : peak_rate(work->peak, team, peak_ns);
+        TRY(work->run_ns(work->context, &last_ns));
+        int64_t read_ns = fastest_read(work);
+        add(s, work, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);
+        if (work->neighbour) {
+            TRY(repeat_beside_neighbour(work, last_ns, s));
         }
     }
     return OK;
 }
 
-FALLIBLE measure(const struct measured *what, struct expertd_team *team, double seconds, struct measurement *out) {
+FALLIBLE measure(const struct measured *work, struct expertd_team *team, double seconds, struct measurement *out) {
     struct samples *samples = calloc(1, sizeof *samples);
     if (!samples) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the times of %d repetitions", MEASURE_PAIRS_MAX);
     }
-    err_t e = repeat(what, team, (int64_t)(seconds * NS_PER_S), samples);
+    err_t e = repeat(work, team, (int64_t)(seconds * NS_PER_S), samples);
     if (!err_is(e)) {
-        summarise(samples, what, out);
+        summarise(samples, work, out);
     }
     free(samples);
     return e;
 }
 
-// Of the kernels at hand: those without VNNI cannot reach its rate.
+// The rate of the selected kernels: those without VNNI cannot reach VNNI's rate.
 static enum peak_kind peak_of_int8(const char *kernels) {
     bool words = strcmp(kernels, "avx2") == 0 || strcmp(kernels, "avx512") == 0;
     if (strstr(kernels, "amx") && peak_usable(PEAK_AMX_INT8)) {

@@ -11,13 +11,13 @@ enum orders { ORDER_SLEEP, ORDER_COMPUTE, ORDER_END };
 
 struct neighbour {
     pthread_t thread;
-    pthread_mutex_t lock;  // of a sleeping thread's order
-    pthread_cond_t change; // of the order, and of `computes`
+    pthread_mutex_t lock;  // guards `computes`, and changes of `order` while the thread sleeps
+    pthread_cond_t change; // of `order` or `computes`
     _Atomic int order;     // enum orders
-    bool computes;         // under the lock
+    bool computes;
 };
 
-// The last CPU of this process, and no other.
+// Pins the thread to the last CPU of this process.
 static void stay_on_one_cpu(void) {
     cpu_set_t all, one;
     CPU_ZERO(&one);
@@ -27,7 +27,7 @@ static void stay_on_one_cpu(void) {
     for (int cpu = CPU_SETSIZE - 1; cpu >= 0; cpu--) {
         if (CPU_ISSET(cpu, &all)) {
             CPU_SET(cpu, &one);
-            (void)sched_setaffinity(0, sizeof one, &one); // else it goes where the scheduler likes: a neighbour all the same
+            (void)sched_setaffinity(0, sizeof one, &one); // unpinned it still is a neighbour
             return;
         }
     }
@@ -43,7 +43,7 @@ static void compute(struct neighbour *n) {
     while (atomic_load(&n->order) == ORDER_COMPUTE) {
         for (int i = 0; i < 1000; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
-            __asm__ volatile("" : "+r"(state)); // the loop is the purpose
+            __asm__ volatile("" : "+r"(state)); // keeps the compiler from removing the loop
         }
     }
 }

@@ -17,16 +17,15 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// 16 accumulators: more than latency times issue of any core we know, and no more than AVX2 has registers for (it spills none: the
-// two factors are one register, read twice).
-// Products and additions apart need a register for each product under way: with 14 sums gcc kept half of them in memory, and the
-// loop ran at a third of Zen 3's rate.
+// 16 accumulators: more than latency times issue rate of any known core, and few enough for AVX2's registers (both factors are the
+// same register). Separate multiplications and additions need a register for each product in flight: with 14 sums gcc kept half of
+// them in memory, and the loop ran at a third of Zen 3's rate.
 enum { CHAINS = 14, MADD_CHAINS_AVX2 = 10, TRIAL_ITERATIONS = 20000 };
 
-// Keeps the compiler from leaving the loops out: volatile, for clang drops stores to what nobody reads.
+// Keeps the compiler from removing the loops; volatile, since clang removes stores to memory that is never read.
 static volatile _Atomic uint32_t sink;
 
-// Unknown to the compiler: clang multiplies constants once, and leaves additions in the loop.
+// Opaque to the compiler: clang would multiply constants once and keep only additions in the loop.
 static volatile const float FACTOR = 0x1p-20f;
 #if defined(__x86_64__)
 static volatile const int FACTORS_I8 = 0x01010101, FACTORS_I16 = 0x00010001, FACTORS_BF16 = 0x3c003c00;
@@ -100,7 +99,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static void dot_
     }
 }
 
-// Without VNNI: products of int16 in pairs, and an addition.
+// Without VNNI: pairwise products of int16, and an addition.
 __attribute__((target("avx512f,avx512bw"))) static void madd_avx512(size_t iterations) {
     __m512i sums[CHAINS], factor = _mm512_set1_epi32(FACTORS_I16);
     UNROLL for (int c = 0; c < CHAINS; c++) {
@@ -131,7 +130,7 @@ __attribute__((target("avx2"))) static void madd_avx2(size_t iterations) {
     }
 }
 
-// Eight tiles of 16 rows of 64 bytes: 4 sums, 2 of each factor.
+// Eight tiles of 16 rows of 64 bytes: 4 for sums, 2 for each factor.
 __attribute__((target("amx-tile"))) static void tiles_begin(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -179,7 +178,7 @@ static bool has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-// Linux gives the tiles' state to processes that ask (Documentation/arch/x86/xstate.rst), Linux 5.16 and later.
+// Linux grants tile state to processes that request it (Documentation/arch/x86/xstate.rst), from Linux 5.16 on.
 static bool has_amx(unsigned feature_bit) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_TILE_BIT = 24 };
     unsigned eax, ebx, ecx, edx;
@@ -204,7 +203,7 @@ static void fma_portable(size_t iterations) {
 
 struct loop {
     void (*run)(size_t iterations);
-    double operations; // of an iteration
+    double operations; // per iteration
 };
 
 static struct loop fma_loop(void) {
@@ -231,7 +230,7 @@ static struct loop madd_loop(void) {
 }
 #endif
 
-// run is NULL where this machine has no such instruction.
+// run is NULL if the machine lacks the instruction.
 static struct loop loop_of(enum peak_kind kind) {
     enum { AMX_BF16_BIT = 22, AMX_INT8_BIT = 25 };
     switch (kind) {

@@ -16,14 +16,14 @@
 
 enum { RUN_BYTES = 256 << 10, LINE = 64, SUMS = 4, STREAMS = 4 };
 
-// As wide as a register of the instruction set that reads: gcc keeps wider ones in memory, and reads at two thirds of the speed.
+// As wide as the registers of the instruction set: gcc keeps wider vectors in memory, and reads at two thirds of the speed.
 typedef uint64_t vector_16 __attribute__((vector_size(16)));
 typedef uint64_t vector_32 __attribute__((vector_size(32)));
 typedef uint64_t vector_64 __attribute__((vector_size(64)));
 
-static volatile _Atomic uint64_t sink; // volatile: clang leaves out a read whose result nobody reads
+static volatile _Atomic uint64_t sink; // volatile: clang removes reads whose result is unused
 
-// Lines of `streams` parts in turns, then those that are left over.
+// Reads the lines of `streams` parts alternately, then the remaining lines.
 #define DEFINE_READ(name, vector)                                                                                                  \
     static inline __attribute__((always_inline)) void name(const char *data, size_t bytes, size_t streams) {                       \
         size_t part = bytes / LINE / streams * LINE;                                                                               \
@@ -100,7 +100,7 @@ static visit_function *reader(enum plain_read_way way) {
 
 struct walk {
     const struct read_piece *pieces;
-    size_t runs; // of each piece, the last ones may be short or empty
+    size_t runs; // per piece; the last ones may be short or empty
     visit_function *visit;
 };
 

@@ -1,7 +1,7 @@
-// The same bytes as a product's weights, read by the same threads in runs of the same size and nothing done with them: what a
-// product whose weights come from DRAM cannot exceed. What fetches ahead is the hardware: it follows each stream by itself, so that
-// four at once go on where one waits at the start of each page (one thread of Zen 3: 18 GB/s, and 23; by instructions that fetch
-// ahead 14, at any distance).
+// A plain read of the same bytes as a product's weights, by the same threads in runs of the same size: the upper limit of a product
+// whose weights come from DRAM. Only the hardware prefetches. It follows each stream separately, so that four streams continue
+// while one waits at the start of a page (one thread of Zen 3: 18 GB/s with one stream, 23 with four; 14 with prefetch instructions
+// at any distance).
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_MEASURE_PLAIN_READ_H
 #define EXPERTD_TESTS_BENCH_KERNELS_MEASURE_PLAIN_READ_H
 
@@ -16,14 +16,14 @@ struct read_piece {
 };
 
 enum plain_read_way {
-    READ_STRAIGHT, // line after line
-    READ_STREAMS,  // four parts of a run in turns
+    READ_STRAIGHT, // sequentially
+    READ_STREAMS,  // four parts of a run, interleaved
 };
 
-// Nanoseconds to read all pieces once.
+// The time in nanoseconds to read all pieces once.
 int64_t plain_read_ns(const struct read_piece *pieces, size_t count, enum plain_read_way way, struct expertd_team *team);
 
-// Takes all pieces out of the caches where the machine can (x86); true where it has.
+// Flushes all pieces from the caches. False: the machine cannot (not x86).
 int plain_read_forget(const struct read_piece *pieces, size_t count, struct expertd_team *team);
 
 #endif

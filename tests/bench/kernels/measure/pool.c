@@ -18,7 +18,7 @@ uint64_t pool_bytes(const struct pool_options *options) {
     return (uint64_t)block_count(options) * group_bytes(options, options->n);
 }
 
-// Numbers of both signs around 1 / 32, whose products and sums neither overflow nor flush.
+// Numbers of both signs of about 1 / 32, whose products and sums neither overflow nor become subnormal.
 static FALLIBLE pack_plain(const struct pool_options *o, char *block) {
     float *rows = malloc(SOURCE_ROWS * o->k * sizeof *rows);
     if (!rows) {
@@ -57,7 +57,7 @@ static void fill_scale(enum expertd_dtype dtype, uint8_t *scales, size_t i) {
     }
 }
 
-// Codes of every kind but NaN, all scales 1 / 128, in whichever dtype; E4M3's, which has no such number, 1 / 64.
+// Codes of every value but NaN. All scales are 1 / 128 in their dtype, or 1 / 64 in E4M3, which cannot represent 1 / 128.
 static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
     unsigned bits = o->format->code == EXPERTD_CODE_E2M1 || o->format->code == EXPERTD_CODE_INT4 ? 4 : 8;
     size_t codes = SOURCE_ROWS * o->k * bits / 8, scales = SOURCE_ROWS * (o->k / SCALE_K_MIN + 1);
@@ -128,7 +128,7 @@ void pool_destroy(struct pool *pool) {
     *pool = (struct pool){0};
 }
 
-void pool_deal(struct pool *pool, const int32_t *group_sizes) {
+void pool_advance(struct pool *pool, const int32_t *group_sizes) {
     for (size_t g = 0; g < pool->weights.groups; g++) {
         pool->table[g] = pool->blocks;
         if (group_sizes[g] > 0) {

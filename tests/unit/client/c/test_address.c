@@ -1,4 +1,4 @@
-// Addresses as people write them.
+// Parsing of addresses.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static void assert_refused(const char *text, const char *cause) {
     struct address address;
     assert_int_equal(address_parse(text, &address).code, EXPERTD_ERR_USAGE);
     if (!strstr(expertd_err_message(), cause)) {
-        fail_msg("%s: '%s' does not speak of '%s'", text, expertd_err_message(), cause);
+        fail_msg("%s: '%s' does not mention '%s'", text, expertd_err_message(), cause);
     }
 }
 
@@ -49,13 +49,13 @@ static void address_names_what_is_wrong(void **state) {
     (void)state;
     assert_refused("", "port is missing");
     assert_refused("localhost", "such as localhost:7411");
-    assert_refused("localhost:", "port is no number");
+    assert_refused("localhost:", "port is not a number");
     assert_refused(":7411", "host is missing");
     assert_refused("localhost:0", "1 to 65535");
     assert_refused("localhost:65536", "1 to 65535");
-    assert_refused("localhost:74 11", "port is no number");
-    assert_refused("localhost:-1", "port is no number");
-    assert_refused("localhost:000000007411", "port is no number");
+    assert_refused("localhost:74 11", "port is not a number");
+    assert_refused("localhost:-1", "port is not a number");
+    assert_refused("localhost:000000007411", "port is not a number");
     assert_refused("::1:7411", "brackets");
     assert_refused("http://localhost:7411", "scheme");
     assert_refused("/run/expertd.sock", "unix:/run/expertd.sock");
@@ -67,7 +67,7 @@ static void address_names_what_is_wrong(void **state) {
 static void address_bounds_paths_and_hosts(void **state) {
     (void)state;
     char text[600] = "unix:/";
-    memset(text + 6, 'a', 106); // 107 bytes of path: the longest
+    memset(text + 6, 'a', 106); // the longest path, 107 bytes
     struct address address;
     assert_false(err_is(address_parse(text, &address)));
     text[112] = 'a';
@@ -76,7 +76,7 @@ static void address_bounds_paths_and_hosts(void **state) {
     memset(text, 'h', 300);
     memcpy(text + 300, ":1", 3);
     assert_refused(text, "too long");
-    memset(text, ' ', sizeof text - 1); // every byte escaped
+    memset(text, ' ', sizeof text - 1); // every byte must be escaped
     memcpy(text, "unix:", 5);
     text[5 + 107] = '\0';
     assert_false(err_is(address_parse(text, &address)));

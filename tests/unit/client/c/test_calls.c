@@ -1,4 +1,4 @@
-// The asynchronous client where no daemon answers: every call that was started ends once, and the end waits for nobody.
+// The asynchronous client without a daemon: every started call ends exactly once and in time.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static struct calls *open_calls(const char *address, bool stream) {
     return calls;
 }
 
-static void calls_to_nobody_end_unavailable_and_their_slots_serve_again(void **state) {
+static void calls_without_a_daemon_end_unavailable_and_their_slots_are_reusable(void **state) {
     for (int round = 0; round < 2; round++) {
         bool stream = *(bool *)*state;
         struct calls *calls = open_calls("unix:/tmp/there-is-no-such-expertd.sock", stream);
@@ -68,7 +68,7 @@ static void calls_to_nobody_end_unavailable_and_their_slots_serve_again(void **s
     }
 }
 
-// A listener that takes connections and never says a word.
+// A listener that accepts connections and never sends anything.
 static int listen_silently(char address[ADDRESS_BYTES]) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path, sizeof name.sun_path, "/tmp/bench-silent-%d.sock", (int)getpid());
@@ -81,7 +81,7 @@ static int listen_silently(char address[ADDRESS_BYTES]) {
     return listener;
 }
 
-static void calls_to_a_mute_peer_end_at_their_deadline(void **state) {
+static void calls_to_a_silent_peer_end_at_their_deadline(void **state) {
     (void)state;
     char address[ADDRESS_BYTES];
     int listener = listen_silently(address);
@@ -95,14 +95,14 @@ static void calls_to_a_mute_peer_end_at_their_deadline(void **state) {
     unlink(address + strlen("unix:"));
 }
 
-static void destroying_takes_the_calls_in_flight_along(void **state) {
+static void destroying_cancels_calls_in_flight(void **state) {
     char address[ADDRESS_BYTES];
     int listener = listen_silently(address);
     struct calls *calls = open_calls(address, *(bool *)*state);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         start(calls, slot, 0);
     }
-    calls_destroy(calls); // without a deadline they would fly for ever
+    calls_destroy(calls); // the calls have no deadline
     close(listener);
     unlink(address + strlen("unix:"));
 }
@@ -119,11 +119,11 @@ static void a_wrong_address_is_refused(void **state) {
 int main(void) {
     bool unary = false, stream = true;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(calls_to_nobody_end_unavailable_and_their_slots_serve_again, &unary),
-        cmocka_unit_test_prestate(calls_to_nobody_end_unavailable_and_their_slots_serve_again, &stream),
-        cmocka_unit_test(calls_to_a_mute_peer_end_at_their_deadline),
-        cmocka_unit_test_prestate(destroying_takes_the_calls_in_flight_along, &unary),
-        cmocka_unit_test_prestate(destroying_takes_the_calls_in_flight_along, &stream),
+        cmocka_unit_test_prestate(calls_without_a_daemon_end_unavailable_and_their_slots_are_reusable, &unary),
+        cmocka_unit_test_prestate(calls_without_a_daemon_end_unavailable_and_their_slots_are_reusable, &stream),
+        cmocka_unit_test(calls_to_a_silent_peer_end_at_their_deadline),
+        cmocka_unit_test_prestate(destroying_cancels_calls_in_flight, &unary),
+        cmocka_unit_test_prestate(destroying_cancels_calls_in_flight, &stream),
         cmocka_unit_test(a_wrong_address_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// The client against addresses where no daemon answers. Against a daemon it is tested by expertd-verify and end to end.
+// The client with addresses where no daemon answers. expertd-verify and the end-to-end tests use it with a daemon.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static void assert_nothing_reached(struct client *client, err_t e, const char *a
     assert_null(client_refusal(client));
 }
 
-static void a_wrong_address_makes_no_client(void **state) {
+static void a_wrong_address_is_refused(void **state) {
     (void)state;
     struct client *client = (struct client *)1;
     assert_int_equal(client_create("nowhere", &client).code, EXPERTD_ERR_USAGE);
@@ -46,7 +46,7 @@ static void a_missing_socket_is_named_at_once(void **state) {
     assert_null(description.owner);
     e = client_health(client, "", 10 * SECOND_US, &serving);
     assert_nothing_reached(client, e, "unix:/nonexistent/expertd.sock");
-    assert_true(clock_now_ns() - start < 10 * (int64_t)NS_PER_S); // less than one of them may take
+    assert_true(clock_now_ns() - start < 10 * (int64_t)NS_PER_S); // less than the timeout of one call
     client_destroy(client);
 }
 
@@ -58,7 +58,7 @@ struct listener {
 static void listen_here(struct listener *out) {
     strcpy(out->folder, "/tmp/expertd-client.XXXXXX");
     assert_non_null(mkdtemp(out->folder));
-    snprintf(out->path, sizeof out->path, "%s/s ock", out->folder); // the blank must survive the target's syntax
+    snprintf(out->path, sizeof out->path, "%s/s ock", out->folder); // the space must be escaped in the target
     snprintf(out->address, sizeof out->address, "unix:%s", out->path);
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path, sizeof name.sun_path, "%s", out->path);
@@ -73,7 +73,7 @@ static void stop_listening(struct listener *listener) {
     rmdir(listener->folder);
 }
 
-static void a_listener_that_says_nothing_ends_with_the_timeout(void **state) {
+static void a_silent_listener_ends_with_the_timeout(void **state) {
     (void)state;
     struct listener listener;
     listen_here(&listener);
@@ -103,7 +103,7 @@ static void *answer_in_another_language(void *argument) {
     return NULL;
 }
 
-static void a_listener_of_another_protocol_is_no_daemon(void **state) {
+static void a_listener_with_another_protocol_is_refused(void **state) {
     (void)state;
     struct listener listener;
     listen_here(&listener);
@@ -121,10 +121,10 @@ static void a_listener_of_another_protocol_is_no_daemon(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_wrong_address_makes_no_client),
+        cmocka_unit_test(a_wrong_address_is_refused),
         cmocka_unit_test(a_missing_socket_is_named_at_once),
-        cmocka_unit_test(a_listener_that_says_nothing_ends_with_the_timeout),
-        cmocka_unit_test(a_listener_of_another_protocol_is_no_daemon),
+        cmocka_unit_test(a_silent_listener_ends_with_the_timeout),
+        cmocka_unit_test(a_listener_with_another_protocol_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

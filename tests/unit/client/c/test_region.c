@@ -1,4 +1,4 @@
-// The client's half of passing a region, against sockets that do it right, wrong or not at all.
+// The client's side of opening a region, with servers that send the descriptor correctly, wrongly or not at all.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ enum { BYTES = 8192, TIMEOUT_US = 200000 };
 
 enum conduct { HANG_UP, STAY_SILENT, BYTE_ALONE, SHORT_FILE, RIGHT };
 
-// A daemon for one connection.
+// A fake daemon for one connection.
 struct server {
     enum conduct conduct;
     char folder[32];
@@ -30,7 +30,7 @@ struct server {
     int fd;
     pthread_t thread;
     uint8_t token[REGION_TOKEN_LENGTH];
-    ssize_t after; // what the lease's end reads as
+    ssize_t after; // result of recv after the client has closed the lease
 };
 
 static void pass(int socket, int fd) {
@@ -87,7 +87,7 @@ static void stop(struct server *server) {
     unlink(server->offer.socket);
     assert_int_equal(rmdir(server->folder), 0);
     assert_memory_equal(server->token, server->offer.token, REGION_TOKEN_LENGTH);
-    assert_int_equal(server->after, 0); // the client has hung up
+    assert_int_equal(server->after, 0); // the client has closed the lease
 }
 
 static int open_descriptors(void) {
@@ -114,7 +114,7 @@ static void a_region_is_mapped_and_its_lease_kept_until_it_is_closed(void **stat
     assert_int_equal(open_descriptors(), descriptors);
 }
 
-static void a_daemon_that_does_otherwise_is_an_error(void **state) {
+static void a_daemon_that_breaks_the_protocol_is_an_error(void **state) {
     (void)state;
     int descriptors = open_descriptors();
     for (int conduct = HANG_UP; conduct < RIGHT; conduct++) {
@@ -131,7 +131,7 @@ static void a_daemon_that_does_otherwise_is_an_error(void **state) {
     assert_int_equal(open_descriptors(), descriptors);
 }
 
-static void a_socket_that_is_not_there_is_named(void **state) {
+static void a_missing_socket_is_named(void **state) {
     (void)state;
     struct open_region_response offer = {.socket = "/nonexistent/s.regions"};
     struct client_region region;
@@ -142,8 +142,8 @@ static void a_socket_that_is_not_there_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_region_is_mapped_and_its_lease_kept_until_it_is_closed),
-        cmocka_unit_test(a_daemon_that_does_otherwise_is_an_error),
-        cmocka_unit_test(a_socket_that_is_not_there_is_named),
+        cmocka_unit_test(a_daemon_that_breaks_the_protocol_is_an_error),
+        cmocka_unit_test(a_missing_socket_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

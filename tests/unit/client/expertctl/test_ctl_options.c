@@ -31,7 +31,7 @@ static void assert_refused(const char *line, const char *cause) {
     struct ctl_options options;
     assert_int_equal(parse(&options, line).code, EXPERTD_ERR_USAGE);
     if (!strstr(expertd_err_message(), cause)) {
-        fail_msg("%s: '%s' does not speak of '%s'", line, expertd_err_message(), cause);
+        fail_msg("%s: '%s' does not mention '%s'", line, expertd_err_message(), cause);
     }
 }
 
@@ -95,7 +95,7 @@ static void placement_has_commands_of_its_own(void **state) {
     assert_true(o.wait);
 }
 
-static void placement_and_drain_refuse_what_is_not_theirs(void **state) {
+static void placement_and_drain_refuse_flags_of_other_commands(void **state) {
     (void)state;
     assert_refused("placement", "one of show, plan, apply");
     assert_refused("placement shwo", "did you mean show");
@@ -106,7 +106,7 @@ static void placement_and_drain_refuse_what_is_not_theirs(void **state) {
     assert_refused("placement apply a.json --layer 3", "leave --layer out");
     assert_refused("placement show --replicas 2", "belong to expertctl placement plan");
     assert_refused("placement plan --policy even", "balanced or contiguous");
-    assert_refused("placement plan --replicas -1", "whole number");
+    assert_refused("placement plan --replicas -1", "an integer");
     assert_refused("placement show --wait", "belongs to expertctl drain");
     assert_refused("drain --counts c.json", "belongs to expertctl placement");
     assert_refused("models --admin unix:/a", "belongs to expertctl placement, drain and top");
@@ -136,7 +136,7 @@ static void unknown_words_get_the_nearest_known_one(void **state) {
     assert_refused("frobnicate", "one of models, status, forward");
 }
 
-static void top_looks_every_two_seconds_at_the_daemons_own_host(void **state) {
+static void top_has_a_default_interval_and_host(void **state) {
     (void)state;
     struct ctl_options o;
     assert_false(err_is(parse(&o, "top")));
@@ -168,9 +168,9 @@ static void wrong_lines_are_named(void **state) {
     assert_refused("models --layer 3", "belongs to expertctl forward");
     assert_refused("forward --hidden h.npy", "--layer");
     assert_refused("forward --layer 1", "--hidden");
-    assert_refused("forward --layer -1 --hidden h.npy", "whole number");
-    assert_refused("forward --layer 4294967296 --hidden h.npy", "whole number");
-    assert_refused("forward --layer 3x --hidden h.npy", "whole number");
+    assert_refused("forward --layer -1 --hidden h.npy", "an integer");
+    assert_refused("forward --layer 4294967296 --hidden h.npy", "an integer");
+    assert_refused("forward --layer 3x --hidden h.npy", "an integer");
     assert_refused("forward --layer 3 --hidden h.npy --ids i.npy", "--weights is missing");
     assert_refused("forward --layer 3 --hidden h.npy --weights i.npy", "--ids is missing");
     assert_refused("forward --layer 3 --hidden h.npy --ids i.npy --weights w.npy --router-logits l.npy", "one of them");
@@ -183,7 +183,7 @@ static void wrong_lines_are_named(void **state) {
     assert_refused("forward --layer 3 --hidden h.npy --weights-id 11112222333344445", "hexadecimal");
 }
 
-static void json_is_known_even_where_the_line_is_wrong_before_it(void **state) {
+static void json_is_known_even_after_an_earlier_mistake(void **state) {
     (void)state;
     struct ctl_options o;
     assert_true(err_is(parse(&o, "--nonsense models --json")));
@@ -228,12 +228,12 @@ int main(void) {
         cmocka_unit_test(options_take_every_flag_of_forward),
         cmocka_unit_test(options_have_defaults_and_no_order),
         cmocka_unit_test(placement_has_commands_of_its_own),
-        cmocka_unit_test(placement_and_drain_refuse_what_is_not_theirs),
+        cmocka_unit_test(placement_and_drain_refuse_flags_of_other_commands),
         cmocka_unit_test(help_and_version_ask_for_nothing_else),
         cmocka_unit_test(unknown_words_get_the_nearest_known_one),
-        cmocka_unit_test(top_looks_every_two_seconds_at_the_daemons_own_host),
+        cmocka_unit_test(top_has_a_default_interval_and_host),
         cmocka_unit_test(wrong_lines_are_named),
-        cmocka_unit_test(json_is_known_even_where_the_line_is_wrong_before_it),
+        cmocka_unit_test(json_is_known_even_after_an_earlier_mistake),
         cmocka_unit_test(the_address_is_the_flags_then_the_environments_then_a_socket_then_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// What expertctl top makes of a metrics page and of placements.
+// expertctl top's figures from metrics pages and placements.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static void a_page_is_read(void **state) {
     assert_int_equal(s.queue.count, 2);
 }
 
-static void what_is_no_metrics_page_is_refused(void **state) {
+static void other_pages_are_refused(void **state) {
     (void)state;
     static struct top_sample s;
     static const char *const BAD[] = {"",
@@ -54,7 +54,7 @@ static void what_is_no_metrics_page_is_refused(void **state) {
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         assert_int_equal(top_read_metrics(BAD[i], &s).code, EXPERTD_ERR_MALFORMED);
     }
-    assert_false(err_is(top_read_metrics("expertd_ready 0", &s))); // without a last newline, of a daemon that loads
+    assert_false(err_is(top_read_metrics("expertd_ready 0", &s))); // a loading daemon, and no newline at the end
     assert_false(s.ready);
     assert_false(err_is(top_read_metrics("expertd_ready 1\nexpertd_build_info{version=\"cut 1\n", &s)));
     assert_string_equal(s.version, "");
@@ -66,7 +66,7 @@ static void labels_are_unescaped(void **state) {
     static char page[4 * TOP_TEXT_MAX];
     assert_false(
         err_is(top_read_metrics("expertd_ready 1\nexpertd_build_info{version=\"1\x1b]0;X\x07\",model=\"a\\\"b\\\\\\n\"} 1\n", &s)));
-    assert_string_equal(s.version, "1\x1b]0;X\x07"); // the JSON says it; print_figures takes it out
+    assert_string_equal(s.version, "1\x1b]0;X\x07"); // JSON output keeps it; print_figures replaces it
     assert_string_equal(s.model, "a\"b\\\n");
     assert_false(err_is(top_read_metrics("expertd_ready 1\nexpertd_build_info{model=\"cut\\\"} 1\n", &s)));
     assert_string_equal(s.model, "");
@@ -75,7 +75,7 @@ static void labels_are_unescaped(void **state) {
     assert_int_equal(strlen(s.model), TOP_TEXT_MAX - 1);
 }
 
-static void a_page_of_many_buckets_is_read_as_far_as_there_is_room(void **state) {
+static void buckets_beyond_the_limit_are_ignored(void **state) {
     (void)state;
     static struct top_sample s;
     static char page[TOP_BOUNDS_MAX * 100 * 2];
@@ -88,7 +88,7 @@ static void a_page_of_many_buckets_is_read_as_far_as_there_is_room(void **state)
     assert_int_equal(s.total.count, TOP_BOUNDS_MAX);
 }
 
-static void a_value_that_is_no_count_is_passed_over(void **state) {
+static void invalid_values_are_ignored(void **state) {
     (void)state;
     static struct top_sample s;
     static const char *const VALUES[] = {"NaN", "-nan", "-1", "-1e-300", "inf", "-Inf", "1e300", "9223372036854775808"};
@@ -102,14 +102,14 @@ static void a_value_that_is_no_count_is_passed_over(void **state) {
         assert_int_equal(top_read_metrics(page, &s).code, EXPERTD_ERR_MALFORMED);
     }
     assert_false(err_is(top_read_metrics("expertd_ready 1\nexpertd_queue_bytes 9223372036854774784\n", &s)));
-    assert_true(s.queue_bytes == 0x1p63 - 1024); // the greatest that is taken
+    assert_true(s.queue_bytes == 0x1p63 - 1024); // the largest accepted value
 }
 
 static bool near(double a, double b) {
     return a > b - 1e-9 && a < b + 1e-9;
 }
 
-static void quantiles_are_of_what_came_between(void **state) {
+static void quantiles_cover_the_time_between_two_samples(void **state) {
     (void)state;
     static struct top_sample none, s;
     assert_false(err_is(top_read_metrics(PAGE, &s)));
@@ -117,7 +117,7 @@ static void quantiles_are_of_what_came_between(void **state) {
     assert_true(near(top_quantile(&none.total, &s.total, 0.25), 0.0005));
     assert_true(near(top_quantile(&none.total, &s.total, 0.7), 0.0055)); // half way from 50 to 90
     assert_true(near(top_quantile(&none.total, &s.total, 0.99), 0.01));  // beyond the last finite bound
-    assert_true(top_quantile(&s.total, &s.total, 0.5) == 0);             // nothing came
+    assert_true(top_quantile(&s.total, &s.total, 0.5) == 0);             // nothing was counted
     struct top_histogram later = s.total;
     for (size_t i = 1; i < later.count; i++) {
         later.counts[i] += 10; // between 1 and 10 ms
@@ -126,7 +126,7 @@ static void quantiles_are_of_what_came_between(void **state) {
     assert_true(top_quantile(&none.total, &none.total, 0.5) == 0);
 }
 
-static void shards_count_the_rows_that_came_by_the_placement_of_now(void **state) {
+static void rows_are_counted_by_the_current_placement(void **state) {
     (void)state;
     static struct top_shards shards;
     uint32_t first_then[] = {0, 1, 2, 3}, holders_then[] = {0, 0, 1}, first[] = {0, 1, 2, 4}, holders[] = {0, 1, 0, 1};
@@ -143,7 +143,7 @@ static void shards_count_the_rows_that_came_by_the_placement_of_now(void **state
     assert_true(shards.items[0].rows == 1 + 10 && shards.items[1].rows == 4 + 10);
     top_read_shards(&none, &after, &shards);
     assert_true(shards.items[0].rows == 11 + 15);
-    rows_then[0] = 100; // a daemon that was started anew
+    rows_then[0] = 100; // the daemon was restarted
     top_read_shards(&before, &after, &shards);
     assert_true(shards.items[0].rows == 11 + 10);
     top_read_shards(&before, &none, &shards);
@@ -165,12 +165,12 @@ static void quantities_have_units(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_read),
-        cmocka_unit_test(what_is_no_metrics_page_is_refused),
+        cmocka_unit_test(other_pages_are_refused),
         cmocka_unit_test(labels_are_unescaped),
-        cmocka_unit_test(a_page_of_many_buckets_is_read_as_far_as_there_is_room),
-        cmocka_unit_test(a_value_that_is_no_count_is_passed_over),
-        cmocka_unit_test(quantiles_are_of_what_came_between),
-        cmocka_unit_test(shards_count_the_rows_that_came_by_the_placement_of_now),
+        cmocka_unit_test(buckets_beyond_the_limit_are_ignored),
+        cmocka_unit_test(invalid_values_are_ignored),
+        cmocka_unit_test(quantiles_cover_the_time_between_two_samples),
+        cmocka_unit_test(rows_are_counted_by_the_current_placement),
         cmocka_unit_test(quantities_have_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// The admin service against a gRPC client on a socket pair, with a mover that does what the test says.
+// Tests the admin server with a gRPC client on a socket pair, and a mover that the test controls.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,11 +25,11 @@
 
 enum { EXPERTS = 4, RANKS = 2, LAYERS = 2, STEPS = 4, EXPERT_BYTES = 3 * 8 * 16 / 2 + 64 };
 
-// ---- a mover of the test's
+// ---- the test's mover
 
 struct mover {
-    atomic_int allowed;     // steps that apply may take
-    atomic_int steps, ends; // taken and reported; applies that have ended
+    atomic_int allowed;     // steps that apply is allowed to take
+    atomic_int steps, ends; // steps taken and reported; applies that have ended
     atomic_int stopped;     // applies that were told to stop
     _Atomic uint64_t epoch;
 };
@@ -89,7 +89,7 @@ static err_t run_steps(struct mover *mover, bool (*progress)(void *, const struc
             mover->stopped++;
             FAIL(EXPERTD_ERR_CANCELLED, "stopped after step %u", step);
         }
-        mover->steps = (int)step; // reported, and not told to stop
+        mover->steps = (int)step; // reported, and progress returned true
     }
     return OK;
 }
@@ -150,7 +150,7 @@ static void make_ready(struct fixture *f, bool with_mover) {
     for (uint32_t i = 0; i < LAYERS; i++) {
         f->layers[i].params =
             (struct layer_params){.layer = 3 + 2 * i, .num_experts = EXPERTS, .hidden_size = 8, .intermediate_size = 16};
-        f->layers[i].shape.bytes = EXPERT_BYTES; // less than in the compute dtype: codes stay quantised
+        f->layers[i].shape.bytes = EXPERT_BYTES; // smaller than in the compute dtype, as for quantised experts
     }
     f->model = (struct model){.layers = f->layers, .num_layers = LAYERS, .compute_dtype = EXPERTD_DTYPE_BF16};
     struct admin_backend backend = {.model = &f->model};
@@ -208,7 +208,7 @@ static void start_apply(struct fixture *f, struct peer *peer, struct peer_call *
     free(bytes.data);
 }
 
-// The next message; false at the stream's end.
+// The next message. False: the stream has ended.
 static bool next_progress(struct peer_call *call, struct proto_progress *out) {
     size_t length;
     uint8_t *bytes = peer_receive(call, &length);
@@ -222,7 +222,7 @@ static bool next_progress(struct peer_call *call, struct proto_progress *out) {
 
 // ---- tests
 
-static void what_needs_the_model_is_loading_until_it_is_there(void **state) {
+static void methods_that_need_the_model_are_loading_until_it_is_loaded(void **state) {
     (void)state;
     struct fixture *f = fixture_start(false);
     const char *const methods[] = {SHOW, PLAN, LOAD};
@@ -242,7 +242,7 @@ static void what_needs_the_model_is_loading_until_it_is_there(void **state) {
     fixture_stop(f);
 }
 
-static void every_layer_is_shown_where_none_is_named(void **state) {
+static void every_layer_is_shown_if_none_is_named(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     struct peer_end end = peer_unary(&f->peer, SHOW, "", 0);
@@ -266,7 +266,7 @@ static void every_layer_is_shown_where_none_is_named(void **state) {
     fixture_stop(f);
 }
 
-static void a_request_that_is_wrong_is_refused_with_its_reason(void **state) {
+static void an_invalid_request_is_refused_with_its_reason(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     static const struct {
@@ -276,14 +276,14 @@ static void a_request_that_is_wrong_is_refused_with_its_reason(void **state) {
         const char *text;
     } ROWS[] = {
         {SHOW, "\x08\x04", 2, 5, "layers: 4 is not served"},
-        {SHOW, "\x08\x03\x08\x03\x08\x03", 6, 3, "3 are asked for, and 2 are served"},
+        {SHOW, "\x08\x03\x08\x03\x08\x03", 6, 3, "3 are named, and 2 are served"},
         {SHOW, "\x10\x01", 2, 3, "no field 2"},
         {SHOW, "\x08", 1, 3, ""},
         {PLAN, "\x10\x01\x18\x01", 4, 3, "only a balanced placement"},
         {PLAN, "\x18\x09", 2, 3, "more than fit"},
         {PLAN, "\x22\x04\x08\x03\x10\x01", 6, 3, "1 for layer 3, which has 4"},
         {PLAN, "\x22\x02\x08\x04", 4, 5, "layer 4 is not served"},
-        {PLAN, "\x22\x02\x08\x03\x22\x02\x08\x03", 8, 3, "there twice"},
+        {PLAN, "\x22\x02\x08\x03\x22\x02\x08\x03", 8, 3, "given twice"},
         {APPLY, "", 0, 3, "missing"},
         {DRAIN, "\x0a\x01\xff", 3, 3, "UTF-8"},
     };
@@ -299,7 +299,7 @@ static void a_request_that_is_wrong_is_refused_with_its_reason(void **state) {
     fixture_stop(f);
 }
 
-static void a_plan_says_what_would_have_to_be_copied(void **state) {
+static void a_plan_reports_the_copies_it_needs(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     uint64_t rows[EXPERTS] = {9, 8, 7, 6};
@@ -350,7 +350,7 @@ static void a_move_reports_its_progress_and_its_epoch(void **state) {
     fixture_stop(f);
 }
 
-static void a_second_move_waits_for_none(void **state) {
+static void a_second_move_is_refused_at_once(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     f->mover.allowed = 0;
@@ -370,7 +370,7 @@ static void a_second_move_waits_for_none(void **state) {
     fixture_stop(f);
 }
 
-static void a_caller_that_hangs_up_stops_the_move_and_the_next_may_begin(void **state) {
+static void a_closed_call_stops_its_move_and_the_next_may_begin(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     f->mover.allowed = 1;
@@ -382,7 +382,7 @@ static void a_caller_that_hangs_up_stops_the_move_and_the_next_may_begin(void **
     peer_cancel(&call);
     assert_int_equal(peer_finish(&call).status, 1);
     peer_close(&other);
-    for (int i = 2; i <= STEPS && !f->mover.stopped; i++) { // the news may take a step to come
+    for (int i = 2; i <= STEPS && !f->mover.stopped; i++) { // the stop may take effect one step later
         nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
         f->mover.allowed = i;
     }
@@ -391,7 +391,7 @@ static void a_caller_that_hangs_up_stops_the_move_and_the_next_may_begin(void **
     assert_int_equal(f->mover.epoch, 7);
     f->mover.allowed = STEPS;
     struct proto_progress progress = {0};
-    for (int i = 0; i < 200 && !progress.done; i++) { // until the thread that ended has been taken note of
+    for (int i = 0; i < 200 && !progress.done; i++) { // until the server has noticed the end of the thread
         start_apply(f, &f->peer, &call, 7);
         while (next_progress(&call, &progress)) {
         }
@@ -402,7 +402,7 @@ static void a_caller_that_hangs_up_stops_the_move_and_the_next_may_begin(void **
     fixture_stop(f);
 }
 
-static void the_end_comes_after_the_answer_to_drain(void **state) {
+static void a_drain_starts_after_its_answer(void **state) {
     (void)state;
     struct fixture *f = fixture_start(false); // also while the model is loaded
     struct proto_bytes bytes;
@@ -460,7 +460,7 @@ static void cancelling_does_not_wait_for_the_step_but_destroying_does(void **sta
     fixture_stop(f);
 }
 
-static void the_public_methods_are_not_to_be_had_here(void **state) {
+static void the_public_methods_are_unimplemented(void **state) {
     (void)state;
     struct fixture *f = fixture_start(true);
     const char *const methods[] = {"expertd.v1.Experts/Forward", "expertd.v1.Experts/Describe", "grpc.health.v1.Health/Check"};
@@ -474,17 +474,17 @@ static void the_public_methods_are_not_to_be_had_here(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_needs_the_model_is_loading_until_it_is_there),
-        cmocka_unit_test(every_layer_is_shown_where_none_is_named),
-        cmocka_unit_test(a_request_that_is_wrong_is_refused_with_its_reason),
-        cmocka_unit_test(a_plan_says_what_would_have_to_be_copied),
+        cmocka_unit_test(methods_that_need_the_model_are_loading_until_it_is_loaded),
+        cmocka_unit_test(every_layer_is_shown_if_none_is_named),
+        cmocka_unit_test(an_invalid_request_is_refused_with_its_reason),
+        cmocka_unit_test(a_plan_reports_the_copies_it_needs),
         cmocka_unit_test(a_move_reports_its_progress_and_its_epoch),
-        cmocka_unit_test(a_second_move_waits_for_none),
-        cmocka_unit_test(a_caller_that_hangs_up_stops_the_move_and_the_next_may_begin),
-        cmocka_unit_test(the_end_comes_after_the_answer_to_drain),
+        cmocka_unit_test(a_second_move_is_refused_at_once),
+        cmocka_unit_test(a_closed_call_stops_its_move_and_the_next_may_begin),
+        cmocka_unit_test(a_drain_starts_after_its_answer),
         cmocka_unit_test(the_shutdown_ends_idle_calls_and_a_move_after_its_step),
         cmocka_unit_test(cancelling_does_not_wait_for_the_step_but_destroying_does),
-        cmocka_unit_test(the_public_methods_are_not_to_be_had_here),
+        cmocka_unit_test(the_public_methods_are_unimplemented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

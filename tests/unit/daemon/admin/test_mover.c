@@ -1,5 +1,4 @@
-// Experts on the move: where they lie afterwards, what memory a step takes, that no bit of an answer changes, and every way to
-// fail.
+// Tests moves: the placement afterwards, the memory of a step, that no bit of an answer changes, and every failure.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,12 +15,13 @@
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expert/model/memory.h"
+#include "expert/model/model_load.h"
 
 enum { RANKS = 3, TOKENS = 16, HIDDEN_MAX = 1024, STEPS_MAX = 64 };
 
 struct faults {
     unsigned copies, reserved;
-    unsigned fail_copy, damage_copy, fail_reserve; // the n-th from 1; 0: none
+    unsigned fail_copy, damage_copy, fail_reserve; // the n-th operation fails, counted from 1; 0: none
 };
 
 static err_t reserve(void *context, size_t bytes, struct arena *out) {
@@ -110,7 +110,7 @@ static void stop(struct fixture *f) {
     free(f);
 }
 
-// A load that makes the balanced placement differ from every other with another seed.
+// A load whose balanced placement differs between seeds.
 static struct mover_placement planned(struct fixture *f, uint32_t seed, uint32_t replicas) {
     uint64_t *rows = calloc(f->experts, sizeof *rows);
     for (uint32_t e = 0; e < f->experts; e++) {
@@ -134,7 +134,7 @@ static void assert_in_force(struct fixture *f, const struct mover_placement *wan
 
 // ---- show and plan
 
-static void show_tells_where_experts_lie_and_what_they_had(void **state) {
+static void show_reports_holders_and_rows(void **state) {
     (void)state;
     struct fixture *f = start(1);
     uint64_t *load = calloc(f->model.max_experts, sizeof *load);
@@ -152,7 +152,7 @@ static void show_tells_where_experts_lie_and_what_they_had(void **state) {
     mover_placement_deinit(&shown);
     struct mover_plan_options options = {f->number, MOVER_BALANCED, 1, NULL, 0};
     assert_false(err_is(mover_plan(f->mover, &options, &shown)));
-    assert_int_equal(shown.first[1], 2); // the hot one twice
+    assert_int_equal(shown.first[1], 2); // the busiest expert has two copies
     assert_int_equal(shown.rows[0], 30);
     assert_true(shown.imbalance < 1.3);
     assert_int_equal(shown.epoch, 1);
@@ -168,7 +168,7 @@ static void refuse_plan(struct fixture *f, struct mover_plan_options options, en
     mover_placement_deinit(&plan);
 }
 
-static void plans_that_cannot_be_are_refused_by_option(void **state) {
+static void impossible_plans_are_refused_naming_the_option(void **state) {
     (void)state;
     struct fixture *f = start(1);
     uint64_t rows[2] = {1, 2}, *many = calloc(f->experts, sizeof *many);
@@ -177,7 +177,7 @@ static void plans_that_cannot_be_are_refused_by_option(void **state) {
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_CONTIGUOUS, 1, NULL, 0}, EXPERTD_ERR_INVALID, "replicas");
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, rows, 2}, EXPERTD_ERR_INVALID, "counts");
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, NULL, 0}, EXPERTD_ERR_INVALID,
-                "counts"); // nothing seen
+                "counts"); // no load observed
     many[0] = 1;
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 1u << 20, many, f->experts}, EXPERTD_ERR_INVALID,
                 "replicas");
@@ -203,7 +203,7 @@ static bool watch(void *context, const struct mover_progress *progress) {
     w->most_bytes = bytes > w->most_bytes ? bytes : w->most_bytes;
     w->last = *progress;
     w->epochs[w->calls] = shards_epoch(w->f->layer->in_force);
-    check_bits(w->f); // between two steps too
+    check_bits(w->f); // also between two steps
     return ++w->calls != w->stop_at;
 }
 
@@ -223,7 +223,7 @@ static void a_plan_is_put_in_force_in_bounded_steps(void **state) {
             assert_int_equal(w.last.moved_bytes, w.last.all_bytes);
             assert_true(w.last.all_experts > 0 && w.most_copies <= budget);
             assert_int_equal(w.calls, (w.last.all_experts + budget - 1) / budget);
-            assert_int_equal(epoch, plan.epoch + w.calls); // every step is an epoch
+            assert_int_equal(epoch, plan.epoch + w.calls); // every step has its own epoch
             assert_int_equal(model_weights_bytes(&f->model), at_rest + replicas * f->layer->shape.bytes);
             uint64_t steady = before > model_weights_bytes(&f->model) ? before : model_weights_bytes(&f->model);
             assert_true(w.most_bytes <= steady);
@@ -251,7 +251,7 @@ static void a_plan_that_is_in_force_changes_nothing(void **state) {
     stop(f);
 }
 
-// One fault at the k-th copy, for every k: what was done until then stays, and the same plan goes through afterwards.
+// One fault at the k-th copy, for every k: the completed steps stay in force, and a repeated move succeeds.
 static void check_fault(unsigned *where, struct fixture *f, enum expertd_err_code code) {
     struct mover_placement plan = planned(f, 5, 2);
     struct watched w = {.f = f, .copies_before = f->faults.copies};
@@ -259,7 +259,7 @@ static void check_fault(unsigned *where, struct fixture *f, enum expertd_err_cod
     uint64_t epoch = 0;
     err_t e = mover_apply(f->mover, &plan, watch, &w, &epoch);
     assert_int_equal(e.code, code);
-    assert_int_equal(w.calls, k - 1); // one copy a step
+    assert_int_equal(w.calls, k - 1); // one copy per step
     assert_int_equal(epoch, plan.epoch + k - 1);
     assert_int_equal(shards_epoch(f->layer->in_force), epoch);
     check_bits(f);
@@ -279,7 +279,7 @@ static void a_failed_copy_leaves_the_last_completed_step_in_force(void **state) 
         check_fault(&f->faults.fail_copy, f, EXPERTD_ERR_IO);
         stop(f);
         f = start(1);
-        f->faults.damage_copy = k; // the digest finds it
+        f->faults.damage_copy = k; // detected by the digest
         check_fault(&f->faults.damage_copy, f, EXPERTD_ERR_IO);
         stop(f);
         f = start(1);
@@ -289,7 +289,7 @@ static void a_failed_copy_leaves_the_last_completed_step_in_force(void **state) 
     }
 }
 
-static void a_move_that_is_told_to_stop_leaves_the_last_step_in_force(void **state) {
+static void a_stopped_move_leaves_the_last_step_in_force(void **state) {
     (void)state;
     struct fixture *f = start(1);
     struct mover_placement plan = planned(f, 5, 1);
@@ -315,8 +315,8 @@ static void a_bound_below_one_expert_is_refused(void **state) {
     stop(f);
 }
 
-// A batch may come at any time and use all of it.
-static void the_scratch_that_no_batch_has_used_yet_is_nobody_elses(void **state) {
+// Untouched scratch is reserved: the next batch may use all of it.
+static void untouched_scratch_is_not_available_to_a_move(void **state) {
     (void)state;
     struct fixture *f = start(0);
     struct mover_placement plan = planned(f, 5, 1);
@@ -353,7 +353,7 @@ static void replicas_beyond_the_memory_of_the_weights_are_refused(void **state) 
     assert_non_null(strstr(expertd_err_message(), "memory_max"));
     assert_int_equal(shards_epoch(f->layer->in_force), 1);
     mover_placement_deinit(&plan);
-    plan = planned(f, 5, 0); // as many as before fit
+    plan = planned(f, 5, 0); // as many experts as before: it fits
     assert_false(err_is(mover_apply(mover, &plan, NULL, NULL, NULL)));
     mover_placement_deinit(&plan);
     mover_destroy(mover);
@@ -370,7 +370,7 @@ static bool apply_again(void *context, const struct mover_progress *progress) {
     return true;
 }
 
-static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
+static void a_placement_that_does_not_fit_is_refused_and_changes_nothing(void **state) {
     (void)state;
     struct fixture *f = start(1);
     struct mover_placement plan = planned(f, 5, 0);
@@ -393,7 +393,7 @@ static void what_does_not_fit_is_refused_and_changes_nothing(void **state) {
     stop(f);
 }
 
-// ---- while the layer is served
+// ---- moves while the layer is served
 
 struct server {
     struct fixture *f;
@@ -419,7 +419,7 @@ static void *serve(void *context) {
     return NULL;
 }
 
-static void moves_go_on_beside_batches_and_no_bit_changes(void **state) {
+static void moves_run_beside_batches_and_no_bit_changes(void **state) {
     (void)state;
     struct fixture *f = start(2);
     struct server s = {.f = f};
@@ -442,17 +442,17 @@ static void moves_go_on_beside_batches_and_no_bit_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(show_tells_where_experts_lie_and_what_they_had),
-        cmocka_unit_test(plans_that_cannot_be_are_refused_by_option),
+        cmocka_unit_test(show_reports_holders_and_rows),
+        cmocka_unit_test(impossible_plans_are_refused_naming_the_option),
         cmocka_unit_test(a_plan_is_put_in_force_in_bounded_steps),
         cmocka_unit_test(a_plan_that_is_in_force_changes_nothing),
         cmocka_unit_test(a_failed_copy_leaves_the_last_completed_step_in_force),
-        cmocka_unit_test(a_move_that_is_told_to_stop_leaves_the_last_step_in_force),
+        cmocka_unit_test(a_stopped_move_leaves_the_last_step_in_force),
         cmocka_unit_test(a_bound_below_one_expert_is_refused),
-        cmocka_unit_test(the_scratch_that_no_batch_has_used_yet_is_nobody_elses),
+        cmocka_unit_test(untouched_scratch_is_not_available_to_a_move),
         cmocka_unit_test(replicas_beyond_the_memory_of_the_weights_are_refused),
-        cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
-        cmocka_unit_test(moves_go_on_beside_batches_and_no_bit_changes),
+        cmocka_unit_test(a_placement_that_does_not_fit_is_refused_and_changes_nothing),
+        cmocka_unit_test(moves_run_beside_batches_and_no_bit_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// What the tests of the options share: a folder for files, and a command line and environment written as words.
+// Shared by the tests of the options: a folder for files; a command line and an environment given as words.
 #ifndef EXPERTD_TESTS_UNIT_DAEMON_CONFIG_OPTIONS_FIXTURE_H
 #define EXPERTD_TESTS_UNIT_DAEMON_CONFIG_OPTIONS_FIXTURE_H
 
@@ -45,7 +45,7 @@ static const char *write_file(const char *name, const char *text) {
     return path;
 }
 
-// `flags` and `environment`: words with one space between them ("" for none), for values that hold none.
+// `flags` and `environment`: words separated by single spaces ("" for none). Values cannot contain spaces.
 static err_t parse(const char *flags, const char *environment, struct options *out) {
     static char text[2][4096];
     char *words[2][ARGS_MAX] = {{"expertd"}, {NULL}};

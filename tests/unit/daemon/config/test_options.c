@@ -1,4 +1,4 @@
-// The options as a user meets them: every source, who wins, what is printed.
+// The options: every source, their precedence, and printing.
 #include "tests/unit/daemon/config/options_fixture.h"
 
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ static char *printed(const struct options *options) {
 
 // ---- sources
 
-static void defaults_are_those_documented(void **state) {
+static void defaults_match_the_documentation(void **state) {
     (void)state;
     struct options o;
     expect_ok("--model m", "HOME=/home/u", &o);
@@ -76,7 +76,7 @@ static void a_runtime_folder_adds_the_unix_socket(void **state) {
     options_deinit(&o);
 }
 
-static void the_admin_socket_lies_beside_the_first_unix_socket(void **state) {
+static void the_admin_socket_is_next_to_the_first_unix_socket(void **state) {
     (void)state;
     static const struct {
         const char *flags, *admin;
@@ -98,11 +98,11 @@ static void the_admin_socket_lies_beside_the_first_unix_socket(void **state) {
     }
 }
 
-// A name that looks like it lies beside another is the user's own where nothing of ours lies there.
-static void names_beside_a_socket_are_taken_where_nothing_lies_there(void **state) {
+// The path of a companion file may be used if the daemon does not create that companion.
+static void companion_paths_are_free_if_no_companion_is_created(void **state) {
     (void)state;
     static const char *const FLAGS[] = {
-        "--model m --listen unix:/a --listen unix:/b --listen unix:/b.regions", // regions are beside the first alone
+        "--model m --listen unix:/a --listen unix:/b --listen unix:/b.regions", // only the first socket has a regions socket
         "--model m --listen unix:/a --listen unix:/a.regions --max-region-bytes 0",
         "--model m --listen unix:/a --admin unix:/b --listen unix:/b.regions",
         "--model m --listen unix:/a --listen unix:/a.regions.sock --listen unix:/a.locks",
@@ -221,7 +221,9 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
     };
     for (size_t i = 0; i < OPTION_CONFIG; i++) {
         const struct options_row *row = &OPTIONS_ROWS[i];
-        assert_non_null(VALUES[i]);
+        if (!VALUES[i]) {
+            fail_msg("VALUES has no value for the option %s: add one", row->name);
+        }
         char name[OPTIONS_NAME_MAX], words[256], expected[256], *text;
         snprintf(expected, sizeof expected, row->type == OPTIONS_NUMBER || row->type == OPTIONS_BYTES ? "%s" : "\"%s\"", VALUES[i]);
         for (int source = 0; source < 3; source++) {
@@ -270,7 +272,7 @@ static void a_flag_beats_a_variable_beats_the_file_beats_the_default(void **stat
     options_deinit(&o);
 }
 
-static void a_list_of_addresses_replaces_that_of_a_weaker_source(void **state) {
+static void a_list_of_addresses_replaces_that_of_a_lower_source(void **state) {
     (void)state;
     struct options o;
     char flags[512];
@@ -313,7 +315,7 @@ static void sizes_take_units_and_numbers_their_ends(void **state) {
     options_deinit(&o);
 }
 
-static void help_and_version_are_had_whatever_else_is_wrong(void **state) {
+static void help_and_version_work_despite_other_errors(void **state) {
     (void)state;
     struct options o;
     expect_ok("--help --config /nowhere", "EXPERTD_NONSENSE=1", &o);
@@ -338,7 +340,7 @@ static void a_model_is_not_needed_to_check_or_print(void **state) {
     options_deinit(&o);
 }
 
-static void variables_of_others_are_not_ours_to_refuse(void **state) {
+static void variables_of_other_programs_are_ignored(void **state) {
     (void)state;
     struct options o;
     expect_ok("--model m",
@@ -352,7 +354,7 @@ static void variables_of_others_are_not_ours_to_refuse(void **state) {
 
 // ---- print-outs
 
-static void what_is_printed_loads_to_the_same(void **state) {
+static void printed_configuration_loads_to_the_same(void **state) {
     (void)state;
     struct options o, again;
     char *argv[] = {"expertd",
@@ -390,7 +392,7 @@ static void what_is_printed_loads_to_the_same(void **state) {
     options_deinit(&again);
 }
 
-static void print_config_says_where_each_value_came_from(void **state) {
+static void print_config_shows_the_origin_of_each_value(void **state) {
     (void)state;
     struct options o;
     char flags[512], line[512];
@@ -456,7 +458,7 @@ static void help_names_every_flag_in_lines_of_100_columns(void **state) {
     free(text);
 }
 
-// The example in deploy/ names every option, and each of its commented values is one that is taken.
+// deploy/expertd.yaml has every option, and each of its commented values is valid.
 static void the_example_file_holds_every_option(void **state) {
     (void)state;
     char *text = calloc(1, TEXT_MAX), *active = calloc(1, TEXT_MAX), flags[512];
@@ -479,7 +481,7 @@ static void the_example_file_holds_every_option(void **state) {
         if (OPTIONS_ROWS[i].reach == OPTIONS_EVERYWHERE && strncmp(o.origins[i], "file ", 5) != 0) {
             fail_msg("deploy/expertd.yaml lacks %s", OPTIONS_ROWS[i].name);
         }
-        // Those without "Example" in their comment show the default itself.
+        // An option with a fixed default shows it.
         char expected[OPTIONS_NAME_MAX * 2];
         snprintf(expected, sizeof expected, "\n%s: %s\n", OPTIONS_ROWS[i].name, OPTIONS_ROWS[i].fallback);
         if (OPTIONS_ROWS[i].fallback && !strstr(active, expected)) {
@@ -521,24 +523,24 @@ static void a_cgroup_quota_anywhere_above_limits_the_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_documented),
+        cmocka_unit_test(defaults_match_the_documentation),
         cmocka_unit_test(a_runtime_folder_adds_the_unix_socket),
-        cmocka_unit_test(the_admin_socket_lies_beside_the_first_unix_socket),
-        cmocka_unit_test(names_beside_a_socket_are_taken_where_nothing_lies_there),
+        cmocka_unit_test(the_admin_socket_is_next_to_the_first_unix_socket),
+        cmocka_unit_test(companion_paths_are_free_if_no_companion_is_created),
         cmocka_unit_test(an_admin_socket_with_too_long_a_path_is_off),
         cmocka_unit_test(a_runtime_folder_too_long_for_a_socket_leaves_tcp),
         cmocka_unit_test(the_hub_cache_is_found_as_its_tools_find_it),
         cmocka_unit_test(a_piece_is_no_larger_than_a_batch),
         cmocka_unit_test(every_option_is_a_flag_a_variable_and_a_key),
         cmocka_unit_test(a_flag_beats_a_variable_beats_the_file_beats_the_default),
-        cmocka_unit_test(a_list_of_addresses_replaces_that_of_a_weaker_source),
+        cmocka_unit_test(a_list_of_addresses_replaces_that_of_a_lower_source),
         cmocka_unit_test(the_file_may_be_named_by_a_variable),
         cmocka_unit_test(sizes_take_units_and_numbers_their_ends),
-        cmocka_unit_test(help_and_version_are_had_whatever_else_is_wrong),
+        cmocka_unit_test(help_and_version_work_despite_other_errors),
         cmocka_unit_test(a_model_is_not_needed_to_check_or_print),
-        cmocka_unit_test(variables_of_others_are_not_ours_to_refuse),
-        cmocka_unit_test(what_is_printed_loads_to_the_same),
-        cmocka_unit_test(print_config_says_where_each_value_came_from),
+        cmocka_unit_test(variables_of_other_programs_are_ignored),
+        cmocka_unit_test(printed_configuration_loads_to_the_same),
+        cmocka_unit_test(print_config_shows_the_origin_of_each_value),
         cmocka_unit_test(every_set_value_is_visited_for_the_log),
         cmocka_unit_test(help_names_every_flag_in_lines_of_100_columns),
         cmocka_unit_test(the_example_file_holds_every_option),

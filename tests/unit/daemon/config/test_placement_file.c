@@ -28,7 +28,7 @@ static void counts_are_found_by_layer(void **state) {
     placement_file_deinit(&file);
 }
 
-static void what_show_prints_is_taken(void **state) {
+static void output_of_show_is_accepted(void **state) {
     (void)state;
     static const char TEXT[] =
         "{\"address\": \"unix:/a\", \"layers\": [{\"layer\": 3, \"epoch\": 1, \"experts\": [[0], [1]], \"imbalance\": "
@@ -44,7 +44,7 @@ static void what_show_prints_is_taken(void **state) {
     placement_file_deinit(&file);
 }
 
-static void many_counts_are_taken(void **state) {
+static void many_counts_are_accepted(void **state) {
     (void)state;
     enum { COUNTS = 1000 };
     char *text = malloc(COUNTS * 4 + 64), *at = text + sprintf(text, "{\"layers\":{\"0\":[0");
@@ -61,31 +61,30 @@ static void many_counts_are_taken(void **state) {
     free(text);
 }
 
-static void what_is_no_such_file_is_refused_with_its_place(void **state) {
+static void invalid_files_are_refused_with_the_position(void **state) {
     (void)state;
     static const char *const BAD[][2] = {
         {"", "byte 0"},
         {"[]", "byte 0"},
         {"{\"layer\": {}}", "unknown key \"layer\""},
         {"{\"layers\": {}}", "byte"},
-        {"{\"layers\": {\"x\": [1]}}", "\"x\" is no layer's number"},
-        {"{\"layers\": {\"-1\": [1]}}", "no layer's number"},
-        {"{\"layers\": {\"99999999999\": [1]}}", "no layer's number"},
-        {"{\"layers\": {\"111111111111111111111111111111111111111\": [1]}}", "no such key"},
+        {"{\"layers\": {\"x\": [1]}}", "\"x\" is not a layer number"},
+        {"{\"layers\": {\"-1\": [1]}}", "not a layer number"},
+        {"{\"layers\": {\"99999999999\": [1]}}", "not a layer number"},
+        {"{\"layers\": {\"111111111111111111111111111111111111111\": [1]}}", "unknown key"},
         {"{\"layers\": {\"1\": []}}", "byte"},
         {"{\"layers\": {\"1\": [1.5]}}", "byte"},
         {"{\"layers\": {\"1\": [-1]}}", "byte"},
-        {"{\"layers\": {\"1\": [1], \"1\": [2]}}", "layer 1 stands there twice"},
+        {"{\"layers\": {\"1\": [1], \"1\": [2]}}", "layer 1 is given twice"},
         {"{\"layers\": {\"1\": [1]}, \"more\": 2}", "unknown key \"more\""},
         {"{\"layers\": {\"1\": [1]}} x", "byte"},
         {"{\"layers\": {\"1\": [1", "byte"},
         {"{\"layers\": []}", "byte"},
-        {"{\"address\": 1}", "there are no \"layers\""},
+        {"{\"address\": 1}", "the file has no \"layers\""},
         {"{\"layers\": [{\"rows\": [1]}]}", "byte 12: this layer has no \"layer\""},
         {"{\"layers\": [{\"layer\": 1}]}", "byte 12: this layer has no \"rows\""},
         {"{\"layers\": [{\"layer\": 4294967295, \"rows\": [1]}]}", "no \"layer\""},
-        {"{\"layers\": [{\"layer\": 1, \"rows\": [1], \"rows\": [2]}, {\"layer\": 1, \"rows\": [1]}]}",
-         "layer 1 stands there twice"},
+        {"{\"layers\": [{\"layer\": 1, \"rows\": [1], \"rows\": [2]}, {\"layer\": 1, \"rows\": [1]}]}", "layer 1 is given twice"},
         {"{\"layers\": [{\"layer\": 1, \"rows\": [1]}, 7]}", "byte"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
@@ -105,9 +104,9 @@ static void what_is_no_such_file_is_refused_with_its_place(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_are_found_by_layer),
-        cmocka_unit_test(what_show_prints_is_taken),
-        cmocka_unit_test(many_counts_are_taken),
-        cmocka_unit_test(what_is_no_such_file_is_refused_with_its_place),
+        cmocka_unit_test(output_of_show_is_accepted),
+        cmocka_unit_test(many_counts_are_accepted),
+        cmocka_unit_test(invalid_files_are_refused_with_the_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// A blocking gRPC client over the C core, for the tests of the transport: one thread, one pluck queue, every wait bounded.
+// A blocking gRPC client on the C core, for the tests of the transport: one thread, one pluck queue, bounded waits.
 #ifndef EXPERTD_TESTS_UNIT_DAEMON_GRPC_GRPC_PEER_H
 #define EXPERTD_TESTS_UNIT_DAEMON_GRPC_GRPC_PEER_H
 
@@ -50,7 +50,7 @@ struct peer_call {
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
     grpc_slice details;
-    char tags[3]; // their addresses: initial metadata, status, anything else
+    char tags[3]; // their addresses are the tags of: initial metadata, status, everything else
 };
 
 static inline bool peer_batch(struct peer_call *call, const grpc_op *ops, size_t count) {
@@ -102,7 +102,7 @@ static inline void peer_half_close(struct peer_call *call) {
     peer_batch(call, &op, 1);
 }
 
-// malloc'd; NULL at the end.
+// Allocated with malloc; NULL at the end of the stream.
 static inline uint8_t *peer_receive(struct peer_call *call, size_t *length) {
     grpc_byte_buffer *message = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &message};
@@ -126,7 +126,7 @@ struct peer_end {
     char message[512];
     size_t details_length; // of grpc-status-details-bin
     char pushback[32];     // of grpc-retry-pushback-ms
-    uint8_t *reply;        // peer_unary: malloc'd, NULL where there was none
+    uint8_t *reply;        // peer_unary: allocated with malloc; NULL without a reply
     size_t reply_length;
 };
 
@@ -134,7 +134,7 @@ static inline void peer_copy(grpc_slice from, char *to, size_t size) {
     snprintf(to, size, "%.*s", (int)GRPC_SLICE_LENGTH(from), (const char *)GRPC_SLICE_START_PTR(from));
 }
 
-// Waits for the status and lets the call go.
+// Waits for the status and frees the call.
 static inline struct peer_end peer_finish(struct peer_call *call) {
     for (int i = 0; i < 2; i++) {
         grpc_event event = grpc_completion_queue_pluck(

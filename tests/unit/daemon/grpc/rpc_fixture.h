@@ -1,4 +1,4 @@
-// A server on daemon/grpc/rpc.h whose methods are behaviours of the transport to test: echo, silence, a flood.
+// A server on daemon/grpc/rpc.h whose methods have behaviours for the tests: echo, silence, a flood of messages.
 #ifndef EXPERTD_TESTS_UNIT_DAEMON_GRPC_RPC_FIXTURE_H
 #define EXPERTD_TESTS_UNIT_DAEMON_GRPC_RPC_FIXTURE_H
 
@@ -27,16 +27,22 @@
 #include "daemon/serve/reflection.h"
 #include "grpc_peer.h"
 
-// What the methods do here.
-#define ECHO "expertd.v1.Experts/Forward"       // one message back, its first ten bytes as the header
-#define ECHO_STREAM "expertd.v1.Experts/Stream" // every message back
-#define SILENCE "expertd.v1.Experts/Describe"   // reads, never answers; `end` ends it
-#define FLOOD "expertd.v1.Experts/OpenRegion"   // writes large messages until it may no more
+// The behaviour of each method.
+#define ECHO "expertd.v1.Experts/Forward"       // returns the message, its first ten bytes as the header
+#define ECHO_STREAM "expertd.v1.Experts/Stream" // returns every message
+#define SILENCE "expertd.v1.Experts/Describe"   // reads and never answers, until COMMAND_END
+#define FLOOD "expertd.v1.Experts/OpenRegion"   // writes large messages until the call is closed
 #define ERRORS "expertd.v1.Experts/CloseRegion" // ends with a status and details
 
 enum { FLOOD_BYTES = 8 << 20, POISON = 0xEE };
 
-enum command { COMMAND_NONE, COMMAND_CANCEL, COMMAND_END, COMMAND_LATE, COMMAND_PAUSE }; // COMMAND_PAUSE: cancels, and stands still
+enum command {
+    COMMAND_NONE,
+    COMMAND_CANCEL,
+    COMMAND_END,
+    COMMAND_LATE,
+    COMMAND_PAUSE
+}; // COMMAND_PAUSE: cancels, then blocks the thread
 
 struct fixture;
 
@@ -60,11 +66,11 @@ struct fixture {
     atomic_int opened, closed, cancelled, released, written, lost, refused, ended_early, ticks, down;
     _Atomic int64_t deadline_ns, next_tick_ns;
     atomic_int command;                       // enum command, for thread 0's next tick
-    char peers[4][64];                        // of the first calls; each is read after `opened` grew past it
-    struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: these fixtures have one thread, or no command
+    char peers[4][64];                        // peers of the first calls; the test reads one after `opened` exceeds its index
+    struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: fixtures that use commands have one thread
     uint8_t *flood;
-    sigset_t mask; // of thread 0, since its first tick
-    bool zeros;    // ECHO sends zeros back after the header; set before the first call
+    sigset_t mask; // signal mask of thread 0, set in its first tick
+    bool zeros;    // ECHO returns zeros after the header; set before the first call
 };
 
 static inline bool fixture_is_health(const struct rpc_call *call) {
@@ -120,7 +126,7 @@ static inline void *fixture_opened(void *context, struct rpc_call *rpc, enum rpc
     return call;
 }
 
-// The middle of every large message may be left with the transport.
+// The body is the middle of every large message.
 static inline bool fixture_body_of(enum rpc_method method, const struct wire_parts *message, struct wire_range *body) {
     size_t length = 0;
     for (size_t i = 0; i < message->count; i++) {
@@ -132,7 +138,7 @@ static inline bool fixture_body_of(enum rpc_method method, const struct wire_par
 
 static inline void fixture_answer(struct fixture_call *call, struct rpc_buffer *message) {
     call->message = message;
-    if (call->fixture->zeros) { // as many zeros after the header, whatever the body was
+    if (call->fixture->zeros) { // the reply has as many zero bytes as the body had bytes
         size_t first = message->length < 10 ? message->length : 10;
         rpc_buffer_drop(message);
         rpc_reply(call->rpc, message->data, first, NULL, message->length - first);
@@ -178,7 +184,7 @@ static inline void fixture_written(void *context, struct rpc_call *rpc, bool ok)
     } else if (fixture_is_reflection(rpc)) {
         reflection_written(call->plugin, ok);
     }
-    if (call->message) { // whoever still reads it now sends poison
+    if (call->message) { // a reader that still uses the buffer would send this poison
         memset(call->message->data, POISON, call->message->length);
         rpc_buffer_release(fixture->rpc, call->message);
         call->message = NULL;
@@ -203,7 +209,7 @@ static inline void fixture_closed(void *context, struct rpc_call *rpc, bool canc
     }
     fixture->cancelled += cancelled;
     fixture->closed++;
-    if (fixture->command == COMMAND_LATE) { // what comes after the end is answered all the same
+    if (fixture->command == COMMAND_LATE) { // requests after the end are answered too
         rpc_write(rpc, NULL, 0, fixture->flood, FLOOD_BYTES);
         fixture_end(rpc, 0, "");
         rpc_cancel(rpc, 1, "");
@@ -254,7 +260,7 @@ static inline void fixture_down(void *context) {
     fixture->down = 1;
 }
 
-// Until the value is there: 20 s at most.
+// Waits for the value, at most 20 s.
 static inline bool fixture_wait(atomic_int *value, int wanted) {
     for (int i = 0; i < 20000; i++) {
         if (atomic_load(value) >= wanted) {
@@ -283,7 +289,7 @@ static inline const struct rpc_handler *fixture_handler(struct fixture *fixture)
     return &handler;
 }
 
-// Until the listener is shut down.
+// Runs until the listener is shut down.
 static inline void *fixture_accept(void *context) {
     struct fixture *fixture = context;
     int fd;
@@ -293,7 +299,7 @@ static inline void *fixture_accept(void *context) {
         char name[64];
         getpeername(fd, (struct sockaddr *)&peer, &length);
         snprintf(name, sizeof name, "ipv4:127.0.0.1:%u", ntohs(peer.sin_port));
-        (void)err_is(rpc_adopt(fixture->rpc, fd, name)); // refused while it is shut down
+        (void)err_is(rpc_adopt(fixture->rpc, fd, name)); // refused during the shutdown
     }
     return NULL;
 }
@@ -327,7 +333,7 @@ static inline void fixture_stop_listening(struct fixture *fixture) {
     }
 }
 
-// `watcher` NULL: listens on a TCP port; else it has one adopted socket.
+// watcher NULL: the fixture listens on a TCP port. Otherwise it has one adopted socket.
 static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, uint64_t max_message_bytes, unsigned max_calls) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     fixture->next_tick_ns = CLOCK_NEVER;
@@ -352,7 +358,7 @@ static inline struct fixture *fixture_start(uint64_t max_message_bytes, unsigned
     return fixture_start_beside(NULL, max_message_bytes, max_calls);
 }
 
-// Also checks what holds for every test: each call was released, once.
+// Also checks, for every test, that each call was released once.
 static inline void fixture_stop(struct fixture *fixture) {
     peer_close(&fixture->peer);
     fixture_stop_listening(fixture);

@@ -1,4 +1,4 @@
-// The transport against a gRPC client in the same process, and against a peer that speaks HTTP/2 by hand.
+// Tests the transport with a gRPC client in the same process, and with a peer that writes HTTP/2 frames itself.
 #include "rpc_fixture.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static uint8_t *pattern(size_t length) {
 static const size_t SIZES[] = {0, 1, 9, 10, 11, 4096, 65537, 1 << 20, (16 << 20) + 5};
 enum { SIZE_COUNT = sizeof SIZES / sizeof SIZES[0], MIB = 1 << 20 };
 
-static void a_unary_message_comes_back_whole_whatever_its_size(void **state) {
+static void a_unary_message_of_any_size_is_echoed_completely(void **state) {
     (void)state;
     struct fixture *f = fixture_start(32 * MIB, 8);
     for (size_t i = 0; i < SIZE_COUNT; i++) {
@@ -62,7 +62,7 @@ static void a_stream_answers_every_message_and_ends_when_the_peer_does(void **st
     fixture_stop(f);
 }
 
-static void a_body_that_nobody_reads_is_let_go_and_zeros_need_no_memory(void **state) {
+static void a_dropped_body_is_freed_and_zeros_need_no_memory(void **state) {
     (void)state;
     struct fixture *f = fixture_start(32 * MIB, 8);
     f->zeros = true;
@@ -97,8 +97,8 @@ static void a_message_above_the_limit_fails_its_call_and_not_the_connection(void
     fixture_stop(f);
 }
 
-// Its size is not known before all of it is there: the transport's budget (64 MiB at least) is what stops it.
-static void a_message_far_above_the_limit_is_stopped_on_its_way(void **state) {
+// gRPC reports the size only when all of the message has arrived: max_transport_bytes (at least 64 MiB) stops it earlier.
+static void a_message_far_above_the_limit_is_stopped_while_it_is_received(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     uint8_t *bytes = calloc(1, 80 * MIB);
@@ -182,7 +182,7 @@ static void a_status_arrives_with_its_details(void **state) {
     fixture_stop(f);
 }
 
-static void a_unary_call_without_a_message_is_told_so(void **state) {
+static void a_unary_call_without_a_message_reports_null(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     struct peer_call call;
@@ -199,7 +199,7 @@ static void a_second_message_on_a_unary_call_does_no_harm(void **state) {
     struct peer_call call;
     peer_start(&call, &f->peer, ECHO, PEER_NO_DEADLINE);
     peer_send(&call, "one", 3);
-    peer_send(&call, "two", 3); // may fail: the answer may be there already
+    peer_send(&call, "two", 3); // may fail: the call may have ended already
     size_t length;
     uint8_t *reply = peer_receive(&call, &length);
     assert_int_equal(length, 3);
@@ -209,7 +209,7 @@ static void a_second_message_on_a_unary_call_does_no_harm(void **state) {
     fixture_stop(f);
 }
 
-static void a_deadline_is_told_at_the_start_and_closes_the_call(void **state) {
+static void a_deadline_is_reported_at_the_start_and_closes_the_call(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     struct peer_call call;
@@ -228,7 +228,7 @@ static void a_deadline_is_told_at_the_start_and_closes_the_call(void **state) {
     fixture_stop(f);
 }
 
-static void a_cancelled_flood_gives_its_body_back_and_is_released_once(void **state) {
+static void a_cancelled_flood_returns_its_body_and_is_released_once(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     struct peer_call call;
@@ -245,13 +245,13 @@ static void a_cancelled_flood_gives_its_body_back_and_is_released_once(void **st
     fixture_stop(f);
 }
 
-static void a_connection_that_dies_closes_its_calls(void **state) {
+static void a_broken_connection_closes_its_calls(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     assert_false(err_is(rpc_adopt(f->rpc, ends[0], "unix:test")));
-    int held = dup(ends[1]); // the client's way to pull the plug
+    int held = dup(ends[1]); // to cut the client's connection
     struct peer peer;
     peer_open(&peer, NULL, ends[1], GRPC_COMPRESS_NONE);
     struct peer_call calls[3];
@@ -277,20 +277,20 @@ static void a_peer_that_does_not_read_holds_nothing_once_it_is_cancelled(void **
     struct peer_call call;
     peer_start(&call, &f->peer, FLOOD, PEER_NO_DEADLINE);
     assert_true(fixture_wait(&f->opened, 1));
-    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL); // HTTP/2's window is full now
+    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL); // the HTTP/2 window is full
     fixture_command(f, COMMAND_CANCEL);
     assert_true(fixture_wait(&f->released, 1));
     assert_int_equal(f->lost, 1);
     size_t length;
-    assert_null(peer_receive(&call, &length)); // half a message is none
+    assert_null(peer_receive(&call, &length)); // an incomplete message is not delivered
     assert_int_equal(peer_finish(&call).status, 4);
-    struct peer_end end = peer_unary(&f->peer, ECHO, "x", 1); // the connection is as good as new
+    struct peer_end end = peer_unary(&f->peer, ECHO, "x", 1); // the connection still works
     assert_int_equal(end.status, 0);
     free(end.reply);
     fixture_stop(f);
 }
 
-// A peer that opens both windows to the end and then never reads: the socket itself is full, and gRPC's write never ends.
+// A peer that opens both flow-control windows to the maximum and never reads: the socket is full, and gRPC's write never completes.
 static size_t by_hand(uint8_t *out, const char *path) {
     static const char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     static const uint8_t WINDOWS[] = {0, 0, 6, 4, 0, 0, 0, 0, 0, 0,    4,    0x7f, 0xff, 0xff, 0xff, // SETTINGS: initial window
@@ -318,7 +318,7 @@ static size_t by_hand(uint8_t *out, const char *path) {
     return total + length;
 }
 
-// The socket of such a peer.
+// Connects such a peer; returns its socket.
 static int flooded(struct fixture *f) {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
@@ -332,7 +332,7 @@ static int flooded(struct fixture *f) {
     return ends[1];
 }
 
-static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel(void **state) {
+static void a_socket_that_takes_no_data_is_shut_down_after_a_cancel(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     int peer = flooded(f);
@@ -343,13 +343,13 @@ static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cance
     ssize_t got;
     while ((got = read(peer, rest, sizeof rest)) > 0) {
     }
-    assert_int_equal(got, 0); // what was in the socket, then its end
+    assert_int_equal(got, 0); // the buffered data, then the end of the connection
     close(peer);
     fixture_stop(f);
 }
 
-// The process or its machine was stopped for longer than the peer has: it took what there was meanwhile, and goes on to.
-static void a_peer_has_its_time_again_after_the_server_was_stopped(void **state) {
+// The process was stopped for longer than the time that a stuck peer has. The peer read everything meanwhile, and continues to.
+static void a_stuck_peer_gets_new_time_after_the_process_was_stopped(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     int peer = flooded(f);
@@ -357,7 +357,7 @@ static void a_peer_has_its_time_again_after_the_server_was_stopped(void **state)
     static char rest[MIB];
     for (int i = 0; i < 20000 && !f->released; i++) {
         ssize_t got = read(peer, rest, sizeof rest);
-        assert_int_not_equal(got, 0); // the connection lives
+        assert_int_not_equal(got, 0); // the connection is open
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     }
     assert_int_equal(f->released, 1);
@@ -400,7 +400,7 @@ static void many_short_connections_leave_nothing_behind(void **state) {
     fixture_stop(f);
 }
 
-// Its calls, its ticks and its end, with sockets that another server's thread watches.
+// Calls, ticks and shutdown of a server whose sockets another server's threads poll (rpc_options.watcher).
 static void a_watched_server_serves_beside_its_watcher(void **state) {
     (void)state;
     struct fixture *watcher = fixture_start(MIB, 8), *watched = fixture_start_beside(watcher->rpc, MIB, 8);
@@ -428,8 +428,8 @@ static void a_server_without_threads_is_refused(void **state) {
     rpc_destroy(NULL);
 }
 
-// As many as an option may ask for, with what refuses more.
-static void a_server_has_as_many_threads_as_may_be_asked_for(void **state) {
+// The greatest number of threads that the option allows; one more is refused.
+static void a_server_has_up_to_the_greatest_number_of_threads(void **state) {
     (void)state;
     const struct options_row *row = &OPTIONS_ROWS[OPTION_RPC_THREADS];
     struct fixture none = {0};
@@ -461,7 +461,7 @@ static void wakes_from_any_thread_coalesce_and_none_is_lost(void **state) {
     for (int i = 0; i < 3; i++) {
         pthread_join(threads[i], NULL);
     }
-    for (int i = 0; i < 100; i++) { // each of these is seen
+    for (int i = 0; i < 100; i++) { // each of these wakes causes a tick
         int before = f->ticks;
         rpc_wake(f->rpc, 0);
         assert_true(fixture_wait(&f->ticks, before + 1));
@@ -470,7 +470,7 @@ static void wakes_from_any_thread_coalesce_and_none_is_lost(void **state) {
     fixture_stop(f);
 }
 
-static void a_tick_comes_back_when_it_asked_to(void **state) {
+static void a_tick_runs_again_at_the_time_it_returned(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     assert_true(fixture_wait(&f->ticks, 1));
@@ -483,7 +483,7 @@ static void a_tick_comes_back_when_it_asked_to(void **state) {
     assert_true(fixture_wait(&f->ticks, before + 2));
     assert_true(clock_now_ns() >= due_ns);
     nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
-    assert_int_equal(f->ticks, before + 2); // and not again
+    assert_int_equal(f->ticks, before + 2); // and no further tick
     fixture_stop(f);
 }
 
@@ -508,12 +508,12 @@ static void a_shutdown_waits_for_open_calls_and_refuses_new_ones(void **state) {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     assert_int_equal(rpc_adopt(f->rpc, ends[0], "unix:test").code, EXPERTD_ERR_DRAINING);
-    assert_int_equal(fcntl(ends[0], F_GETFD), -1); // taken and closed
+    assert_int_equal(fcntl(ends[0], F_GETFD), -1); // owned by the server, which closed it
     close(ends[1]);
     fixture_stop(f);
 }
 
-static void after_the_grace_period_what_is_open_is_cancelled(void **state) {
+static void cancel_all_ends_the_calls_that_are_open(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     struct peer_call calls[3];
@@ -529,7 +529,7 @@ static void after_the_grace_period_what_is_open_is_cancelled(void **state) {
     assert_int_equal(f->cancelled, 3);
     size_t length;
     for (uint8_t *message = peer_receive(&calls[2], &length); message; message = peer_receive(&calls[2], &length)) {
-        free(message); // the client tells a status only when what came before it was read
+        free(message); // the client reports the status only after the messages before it were read
     }
     for (int i = 0; i < 3; i++) {
         assert_int_not_equal(peer_finish(&calls[i]).status, 0);
@@ -556,7 +556,7 @@ static void the_sockets_that_a_client_adopts_carry_large_messages(void **state) 
     fixture_stop(f);
 }
 
-static void a_thread_takes_the_signals_of_its_own_faults_alone(void **state) {
+static void a_thread_blocks_all_signals_but_those_of_faults(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
     assert_true(fixture_wait(&f->ticks, 1));
@@ -567,33 +567,33 @@ static void a_thread_takes_the_signals_of_its_own_faults_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_unary_message_comes_back_whole_whatever_its_size),
-        cmocka_unit_test(a_body_that_nobody_reads_is_let_go_and_zeros_need_no_memory),
+        cmocka_unit_test(a_unary_message_of_any_size_is_echoed_completely),
+        cmocka_unit_test(a_dropped_body_is_freed_and_zeros_need_no_memory),
         cmocka_unit_test(a_stream_answers_every_message_and_ends_when_the_peer_does),
         cmocka_unit_test(a_message_above_the_limit_fails_its_call_and_not_the_connection),
-        cmocka_unit_test(a_message_far_above_the_limit_is_stopped_on_its_way),
+        cmocka_unit_test(a_message_far_above_the_limit_is_stopped_while_it_is_received),
         cmocka_unit_test(a_compressed_message_is_refused_and_others_are_served),
         cmocka_unit_test(an_unknown_method_is_answered_at_once),
         cmocka_unit_test(calls_above_the_bound_are_refused_with_details),
         cmocka_unit_test(a_status_arrives_with_its_details),
-        cmocka_unit_test(a_unary_call_without_a_message_is_told_so),
+        cmocka_unit_test(a_unary_call_without_a_message_reports_null),
         cmocka_unit_test(a_second_message_on_a_unary_call_does_no_harm),
-        cmocka_unit_test(a_deadline_is_told_at_the_start_and_closes_the_call),
-        cmocka_unit_test(a_cancelled_flood_gives_its_body_back_and_is_released_once),
-        cmocka_unit_test(a_connection_that_dies_closes_its_calls),
+        cmocka_unit_test(a_deadline_is_reported_at_the_start_and_closes_the_call),
+        cmocka_unit_test(a_cancelled_flood_returns_its_body_and_is_released_once),
+        cmocka_unit_test(a_broken_connection_closes_its_calls),
         cmocka_unit_test(a_peer_that_does_not_read_holds_nothing_once_it_is_cancelled),
-        cmocka_unit_test(an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel),
-        cmocka_unit_test(a_peer_has_its_time_again_after_the_server_was_stopped),
+        cmocka_unit_test(a_socket_that_takes_no_data_is_shut_down_after_a_cancel),
+        cmocka_unit_test(a_stuck_peer_gets_new_time_after_the_process_was_stopped),
         cmocka_unit_test(a_write_after_the_end_is_answered_with_not_ok),
         cmocka_unit_test(many_short_connections_leave_nothing_behind),
         cmocka_unit_test(a_watched_server_serves_beside_its_watcher),
         cmocka_unit_test(a_server_without_threads_is_refused),
-        cmocka_unit_test(a_server_has_as_many_threads_as_may_be_asked_for),
+        cmocka_unit_test(a_server_has_up_to_the_greatest_number_of_threads),
         cmocka_unit_test(wakes_from_any_thread_coalesce_and_none_is_lost),
-        cmocka_unit_test(a_tick_comes_back_when_it_asked_to),
-        cmocka_unit_test(a_thread_takes_the_signals_of_its_own_faults_alone),
+        cmocka_unit_test(a_tick_runs_again_at_the_time_it_returned),
+        cmocka_unit_test(a_thread_blocks_all_signals_but_those_of_faults),
         cmocka_unit_test(a_shutdown_waits_for_open_calls_and_refuses_new_ones),
-        cmocka_unit_test(after_the_grace_period_what_is_open_is_cancelled),
+        cmocka_unit_test(cancel_all_ends_the_calls_that_are_open),
         cmocka_unit_test(the_sockets_that_a_client_adopts_carry_large_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

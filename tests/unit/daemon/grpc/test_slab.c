@@ -1,4 +1,4 @@
-// Pieces of lent memory: random takes and gives against a map of who has which byte; neighbours become one again.
+// The allocator of borrowed memory: random takes and gives are checked against a map of the bytes; free neighbours are merged.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 
 enum { UNITS = 37, PIECES = 24, STEPS = 20000 };
 
-static char *lend(size_t bytes) {
+static char *allocate(size_t bytes) {
     char *memory = aligned_alloc(64, bytes);
     assert_non_null(memory);
     return memory;
@@ -25,14 +25,14 @@ static struct slab slab_of(char *memory, size_t bytes) {
     return slab;
 }
 
-// Every piece is filled with its own number: a byte that two have is noticed by whoever filled it first.
-static void pieces_never_overlap_and_all_come_back(void **state) {
+// Every piece is filled with its own number, so that two pieces that share a byte are detected.
+static void pieces_never_overlap_and_all_are_returned(void **state) {
     (void)state;
     struct piece {
         char *at;
         size_t capacity;
     } pieces[PIECES] = {0};
-    char *memory = lend((size_t)UNITS * SLAB_UNIT);
+    char *memory = allocate((size_t)UNITS * SLAB_UNIT);
     struct slab slab = slab_of(memory, (size_t)UNITS * SLAB_UNIT);
     uint32_t random = 12345;
     size_t taken = 0, refused = 0;
@@ -62,7 +62,7 @@ static void pieces_never_overlap_and_all_come_back(void **state) {
         }
         assert_true(taken <= (size_t)UNITS * SLAB_UNIT);
     }
-    assert_true(refused > 100 && refused < STEPS / 2); // it was full at times, and mostly not
+    assert_true(refused > 100 && refused < STEPS / 2); // the memory was full at times, but not mostly
     for (size_t i = 0; i < PIECES; i++) {
         if (pieces[i].at) {
             slab_give(&slab, pieces[i].at);
@@ -79,8 +79,8 @@ static void pieces_never_overlap_and_all_come_back(void **state) {
 static void what_does_not_fit_is_refused(void **state) {
     (void)state;
     size_t capacity;
-    char *memory = lend(4 * SLAB_UNIT);
-    struct slab slab = slab_of(memory, 4 * SLAB_UNIT - 1); // the last unit is not whole
+    char *memory = allocate(4 * SLAB_UNIT);
+    struct slab slab = slab_of(memory, 4 * SLAB_UNIT - 1); // the last unit is incomplete and therefore unused
     assert_null(slab_take(&slab, 3 * SLAB_UNIT + 1, &capacity));
     assert_null(slab_take(&slab, SIZE_MAX, &capacity));
     char *all = slab_take(&slab, 3 * SLAB_UNIT, &capacity);
@@ -91,7 +91,7 @@ static void what_does_not_fit_is_refused(void **state) {
     free(memory);
 }
 
-static void nothing_lent_is_no_room(void **state) {
+static void without_borrowed_memory_there_is_no_space(void **state) {
     (void)state;
     size_t capacity;
     char small[64];
@@ -102,22 +102,23 @@ static void nothing_lent_is_no_room(void **state) {
     slab_deinit(&less);
 }
 
-// Large buffers lie in lent memory while it has room, else where small ones do; they come back to where they are from.
-static void a_pool_takes_ordinary_memory_where_nothing_lent_is_left(void **state) {
+// Large buffers are taken from the borrowed memory as long as it has space, otherwise from the size classes. Each returns to its
+// source.
+static void a_pool_uses_ordinary_memory_when_borrowed_memory_is_full(void **state) {
     (void)state;
-    enum { LENT = 2 * SLAB_UNIT, BUFFERS = 4 };
+    enum { BORROWED = 2 * SLAB_UNIT, BUFFERS = 4 };
     struct pool pool;
     struct rpc_buffer *buffers[BUFFERS], *small;
-    char *memory = lend(LENT);
+    char *memory = allocate(BORROWED);
     assert_int_equal(pool_init(&pool, 1 << 20).code, EXPERTD_ERR_OK);
-    assert_int_equal(pool_lend(&pool, memory, LENT).code, EXPERTD_ERR_OK);
+    assert_int_equal(pool_borrow_memory(&pool, memory, BORROWED).code, EXPERTD_ERR_OK);
     for (int round = 0; round < 3; round++) {
-        small = pool_take_lent(&pool, SLAB_UNIT - 1);
-        assert_true((char *)small->data < memory || (char *)small->data >= memory + LENT);
+        small = pool_take_borrowed(&pool, SLAB_UNIT - 1);
+        assert_true((char *)small->data < memory || (char *)small->data >= memory + BORROWED);
         for (int i = 0; i < BUFFERS; i++) {
-            buffers[i] = pool_take_lent(&pool, SLAB_UNIT);
-            bool inside = (char *)buffers[i]->data >= memory && (char *)buffers[i]->data < memory + LENT;
-            assert_int_equal(inside, i < LENT / SLAB_UNIT);
+            buffers[i] = pool_take_borrowed(&pool, SLAB_UNIT);
+            bool inside = (char *)buffers[i]->data >= memory && (char *)buffers[i]->data < memory + BORROWED;
+            assert_int_equal(inside, i < BORROWED / SLAB_UNIT);
             assert_true(buffers[i]->length == SLAB_UNIT && buffers[i]->capacity >= SLAB_UNIT);
             memset(buffers[i]->data, i, SLAB_UNIT);
         }
@@ -127,9 +128,9 @@ static void a_pool_takes_ordinary_memory_where_nothing_lent_is_left(void **state
         }
         pool_give(&pool, small);
     }
-    pool_lend_end(&pool);
-    buffers[0] = pool_take_lent(&pool, SLAB_UNIT);
-    assert_true((char *)buffers[0]->data < memory || (char *)buffers[0]->data >= memory + LENT);
+    pool_return_memory(&pool);
+    buffers[0] = pool_take_borrowed(&pool, SLAB_UNIT);
+    assert_true((char *)buffers[0]->data < memory || (char *)buffers[0]->data >= memory + BORROWED);
     pool_give(&pool, buffers[0]);
     pool_deinit(&pool);
     free(memory);
@@ -137,10 +138,10 @@ static void a_pool_takes_ordinary_memory_where_nothing_lent_is_left(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_never_overlap_and_all_come_back),
+        cmocka_unit_test(pieces_never_overlap_and_all_are_returned),
         cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(nothing_lent_is_no_room),
-        cmocka_unit_test(a_pool_takes_ordinary_memory_where_nothing_lent_is_left),
+        cmocka_unit_test(without_borrowed_memory_there_is_no_space),
+        cmocka_unit_test(a_pool_uses_ordinary_memory_when_borrowed_memory_is_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

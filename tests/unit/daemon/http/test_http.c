@@ -1,4 +1,4 @@
-// The HTTP listener over real loopback sockets with raw bytes. Server and client take turns on one thread.
+// The HTTP server over real loopback sockets with raw bytes. Server and client run alternately on one thread.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,11 +95,11 @@ static void turns(struct fixture *fixture, int count) {
 struct received {
     char *text;
     size_t length;
-    bool ended; // the server closed
+    bool ended; // the server has closed the connection
     int error;
 };
 
-// Lets the server run until it has closed the connection or `length` bytes are here.
+// Runs the server until it has closed the connection or `length` bytes have arrived.
 static struct received take(struct fixture *fixture, int fd, size_t length) {
     struct received got = {.text = calloc(1, length + 1)};
     int64_t limit_ns = clock_now_ns() + (int64_t)PATIENCE_MS * NS_PER_MS;
@@ -144,9 +144,9 @@ static size_t count(const char *text, const char *piece) {
     return n;
 }
 
-// ---- what is answered
+// ---- answers
 
-static void a_get_gets_its_page(void **state) {
+static void get_returns_the_page(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -159,7 +159,7 @@ static void a_get_gets_its_page(void **state) {
     stop(&f);
 }
 
-static void head_gets_the_length_without_the_page(void **state) {
+static void head_returns_the_length_without_the_page(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -170,7 +170,7 @@ static void head_gets_the_length_without_the_page(void **state) {
     stop(&f);
 }
 
-static void statuses_of_pages_come_through(void **state) {
+static void statuses_of_pages_are_sent(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -238,7 +238,7 @@ static void a_request_may_come_byte_by_byte(void **state) {
     stop(&f);
 }
 
-static void a_client_that_has_closed_its_half_is_answered(void **state) {
+static void a_half_closed_client_is_answered(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -253,7 +253,7 @@ static void a_client_that_has_closed_its_half_is_answered(void **state) {
     stop(&f);
 }
 
-static void a_large_page_arrives_whole(void **state) {
+static void a_large_page_arrives_complete(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -271,9 +271,9 @@ static void a_large_page_arrives_whole(void **state) {
     stop(&f);
 }
 
-// ---- what is refused
+// ---- refusals
 
-static void other_methods_are_told_which_are_allowed(void **state) {
+static void other_methods_get_the_allowed_ones(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -290,7 +290,7 @@ static void other_methods_are_told_which_are_allowed(void **state) {
     stop(&f);
 }
 
-static void what_is_no_request_is_a_bad_request(void **state) {
+static void invalid_requests_get_bad_request(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -362,9 +362,9 @@ static void nothing_after_a_refused_request_is_served(void **state) {
     stop(&f);
 }
 
-// ---- bounds
+// ---- limits
 
-static void a_slow_head_loses_its_connection_however_it_drips(void **state) {
+static void a_slow_head_is_cut_off(void **state) {
     (void)state;
     struct fixture f;
     start(&f, SHORT_MS);
@@ -415,7 +415,7 @@ static void a_client_that_does_not_read_loses_its_connection(void **state) {
     stop(&f);
 }
 
-static void connections_beyond_the_limit_are_told_to_come_back(void **state) {
+static void connections_beyond_the_limit_get_retry_after(void **state) {
     (void)state;
     struct fixture f;
     int fds[CONNECTIONS];
@@ -428,7 +428,7 @@ static void connections_beyond_the_limit_are_told_to_come_back(void **state) {
     assert_memory_equal(answer, "HTTP/1.1 503 Service Unavailable\r\n", 34);
     assert_non_null(strstr(answer, "\r\nRetry-After: 1\r\n"));
     free(answer);
-    // The others are as they were, and a place that gets free is taken again.
+    // The others still work, and a freed connection is used again.
     put(fds[0], "GET /hello HTTP/1.0\r\n\r\n");
     struct received got = take(&f, fds[0], TEXT_MAX);
     assert_non_null(strstr(got.text, "hello\n"));
@@ -442,7 +442,7 @@ static void connections_beyond_the_limit_are_told_to_come_back(void **state) {
     stop(&f);
 }
 
-// The oldest makes room after a second, and no more than that one: what the next then sends is answered.
+// After a second, only the connection that has been idle longest is replaced. The next one is answered when it sends a request.
 static void one_makes_room(const char *even, const char *odd, const char *then) {
     enum { SILENT_MS = 1100 };
     struct fixture f;
@@ -471,13 +471,13 @@ static void one_makes_room(const char *even, const char *odd, const char *then) 
     stop(&f);
 }
 
-static void connections_that_send_or_read_nothing_make_room_for_others(void **state) {
+static void idle_connections_are_replaced_at_the_limit(void **state) {
     (void)state;
     one_makes_room("", "GET /hel", "lo HTTP/1.0\r\n\r\n");
     one_makes_room("GET /large HTTP/1.1\r\n\r\n", "GET /large HTTP/1.1\r\n\r\n", "");
 }
 
-static void a_flood_waits_in_the_backlog_and_is_answered_in_the_end(void **state) {
+static void a_flood_waits_in_the_backlog_and_is_answered(void **state) {
     (void)state;
     enum { FLOOD = 40 };
     struct fixture f;
@@ -498,7 +498,7 @@ static void a_flood_waits_in_the_backlog_and_is_answered_in_the_end(void **state
     stop(&f);
 }
 
-static void clients_that_vanish_leave_nothing_behind(void **state) {
+static void clients_that_disconnect_leak_nothing(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -518,7 +518,7 @@ static void clients_that_vanish_leave_nothing_behind(void **state) {
 
 // ---- start and stop
 
-static void an_address_in_use_is_named(void **state) {
+static void an_address_in_use_is_reported(void **state) {
     (void)state;
     struct fixture f;
     start(&f, LONG_MS);
@@ -537,7 +537,7 @@ static void an_address_in_use_is_named(void **state) {
     stop(&f);
 }
 
-static void addresses_that_lead_nowhere_are_refused(void **state) {
+static void unreachable_addresses_are_refused(void **state) {
     (void)state;
     uv_loop_t loop;
     uv_loop_init(&loop);
@@ -571,28 +571,28 @@ static void stopping_closes_what_is_open(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_get_gets_its_page),
-        cmocka_unit_test(head_gets_the_length_without_the_page),
-        cmocka_unit_test(statuses_of_pages_come_through),
+        cmocka_unit_test(get_returns_the_page),
+        cmocka_unit_test(head_returns_the_length_without_the_page),
+        cmocka_unit_test(statuses_of_pages_are_sent),
         cmocka_unit_test(a_connection_answers_one_request_after_another),
         cmocka_unit_test(requests_sent_together_are_answered_in_order),
         cmocka_unit_test(a_request_may_come_byte_by_byte),
-        cmocka_unit_test(a_client_that_has_closed_its_half_is_answered),
-        cmocka_unit_test(a_large_page_arrives_whole),
-        cmocka_unit_test(other_methods_are_told_which_are_allowed),
-        cmocka_unit_test(what_is_no_request_is_a_bad_request),
+        cmocka_unit_test(a_half_closed_client_is_answered),
+        cmocka_unit_test(a_large_page_arrives_complete),
+        cmocka_unit_test(other_methods_get_the_allowed_ones),
+        cmocka_unit_test(invalid_requests_get_bad_request),
         cmocka_unit_test(bodies_are_refused),
         cmocka_unit_test(heads_beyond_8_kilobytes_are_refused),
         cmocka_unit_test(nothing_after_a_refused_request_is_served),
-        cmocka_unit_test(a_slow_head_loses_its_connection_however_it_drips),
+        cmocka_unit_test(a_slow_head_is_cut_off),
         cmocka_unit_test(an_idle_connection_is_closed),
         cmocka_unit_test(a_client_that_does_not_read_loses_its_connection),
-        cmocka_unit_test(connections_beyond_the_limit_are_told_to_come_back),
-        cmocka_unit_test(connections_that_send_or_read_nothing_make_room_for_others),
-        cmocka_unit_test(a_flood_waits_in_the_backlog_and_is_answered_in_the_end),
-        cmocka_unit_test(clients_that_vanish_leave_nothing_behind),
-        cmocka_unit_test(an_address_in_use_is_named),
-        cmocka_unit_test(addresses_that_lead_nowhere_are_refused),
+        cmocka_unit_test(connections_beyond_the_limit_get_retry_after),
+        cmocka_unit_test(idle_connections_are_replaced_at_the_limit),
+        cmocka_unit_test(a_flood_waits_in_the_backlog_and_is_answered),
+        cmocka_unit_test(clients_that_disconnect_leak_nothing),
+        cmocka_unit_test(an_address_in_use_is_reported),
+        cmocka_unit_test(unreachable_addresses_are_refused),
         cmocka_unit_test(stopping_closes_what_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// What is known of a request when it is refused: whether its answer has a body.
+// A refused request: is it known whether its answer has a body?
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static struct http_request_state feed(struct http_request *request, const char *
     return http_request_state(request);
 }
 
-static void a_refused_head_is_still_one(void **state) {
+static void a_refused_head_request_gets_no_body(void **state) {
     (void)state;
     static const struct {
         const char *begin;
@@ -66,7 +66,7 @@ static void a_refused_head_is_still_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_refused_head_is_still_one),
+        cmocka_unit_test(a_refused_head_request_gets_no_body),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-// The acceptor under TCP ports, with real sockets: who is handed on, who goes when there is no room, what a lack of descriptors
-// does.
+// The acceptor under TCP ports, with real sockets: handing over, limits, and a lack of descriptors.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,11 +19,11 @@
 
 #include "daemon/listen/acceptor.h"
 #include "daemon/listen/tcp_listener.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
 static const char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-enum { PREFACE_BYTES = sizeof PREFACE - 1, ACCEPTED_MAX = 256, ROOM = 4, TURNS_MAX = 2000 };
+enum { PREFACE_BYTES = sizeof PREFACE - 1, ACCEPTED_MAX = 256, CONNECTIONS_MAX = 4, TURNS_MAX = 2000 };
 
 struct fixture {
     uv_loop_t loop;
@@ -92,7 +91,7 @@ static void until_accepted(struct fixture *f, size_t count) {
     assert_int_equal(f->count, count);
 }
 
-// -1 where nobody listens.
+// Returns -1 if the connection is refused.
 static int dial(const struct fixture *f, const char *host) {
     union {
         struct sockaddr any;
@@ -128,7 +127,7 @@ static bool is_closed(int fd) {
     return got == 0 || (got < 0 && errno == ECONNRESET);
 }
 
-// ---- who is handed on
+// ---- handing over
 
 static void expect_peer(struct fixture *f, const char *host, const char *format) {
     size_t before = f->count;
@@ -137,43 +136,43 @@ static void expect_peer(struct fixture *f, const char *host, const char *format)
     socklen_t length = sizeof own;
     assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &length), 0);
     until_accepted(f, before + 1);
-    unsigned port = ntohs(((struct sockaddr_in *)&own)->sin_port); // in the same place for both families
+    unsigned port = ntohs(((struct sockaddr_in *)&own)->sin_port); // at the same offset in both families
     char expected[64], text[PREFACE_BYTES + 1] = "";
     snprintf(expected, sizeof expected, "%s:%u", format, port);
     assert_string_equal(f->peers[before], expected);
     assert_true(fcntl(f->fds[before], F_GETFL) & O_NONBLOCK);
     assert_true(fcntl(f->fds[before], F_GETFD) & FD_CLOEXEC);
-    assert_int_equal(read(f->fds[before], text, PREFACE_BYTES), PREFACE_BYTES); // what was said first is still there
+    assert_int_equal(read(f->fds[before], text, PREFACE_BYTES), PREFACE_BYTES); // the first bytes are still readable
     assert_string_equal(text, PREFACE);
     close(fd);
 }
 
-static void a_peer_that_speaks_is_handed_on_with_its_address(void **state) {
+static void a_peer_that_sends_data_is_handed_over_with_its_address(void **state) {
     struct fixture *f = *state;
-    listen_at(f, "127.0.0.1:0", ROOM);
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
     assert_true(f->port > 0);
     expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
 }
 
 static void peers_of_both_families_are(void **state) {
     struct fixture *f = *state;
-    listen_at(f, "[::]:0", ROOM);
+    listen_at(f, "[::]:0", CONNECTIONS_MAX);
     expect_peer(f, "::1", "ipv6:[::1]");
     expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1"); // mapped
 }
 
 static void a_name_is_served_on_all_its_addresses(void **state) {
     struct fixture *f = *state;
-    listen_at(f, "localhost:0", 2 * ROOM);
+    listen_at(f, "localhost:0", 2 * CONNECTIONS_MAX);
     expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
     assert_int_equal(tcp_listener_counts(f->listener).turned_away, 0);
 }
 
-static void a_peer_that_says_nothing_is_not_handed_on(void **state) {
+static void a_silent_peer_is_not_handed_over(void **state) {
     struct fixture *f = *state;
-    listen_at(f, "127.0.0.1:0", ROOM);
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
     int silent = dial(f, "127.0.0.1"), gone = dial(f, "127.0.0.1");
-    assert_int_equal(write(silent, PREFACE, PREFACE_BYTES - 1), PREFACE_BYTES - 1); // a part of a word is none
+    assert_int_equal(write(silent, PREFACE, PREFACE_BYTES - 1), PREFACE_BYTES - 1); // an incomplete preface counts as silence
     turns(f, 10);
     assert_int_equal(tcp_listener_counts(f->listener).open, 2);
     close(gone);
@@ -193,7 +192,7 @@ static void a_peer_that_says_nothing_is_not_handed_on(void **state) {
     close(silent);
 }
 
-static void silence_ends_when_its_time_is_up(void **state) {
+static void a_silent_connection_is_closed_after_its_time(void **state) {
     struct fixture *f = *state;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
@@ -204,7 +203,7 @@ static void silence_ends_when_its_time_is_up(void **state) {
     f->port = ntohs(at.sin_port);
     struct acceptor_options options = {.loop = &f->loop,
                                        .name = "test",
-                                       .max_connections = ROOM,
+                                       .max_connections = CONNECTIONS_MAX,
                                        .silent_ns = 100 * (int64_t)NS_PER_MS,
                                        .accepted = accepted_bare,
                                        .context = f};
@@ -226,12 +225,12 @@ static void silence_ends_when_its_time_is_up(void **state) {
     close(speaker);
 }
 
-// ---- no room
+// ---- limits
 
 static void mute_stderr(int *saved) {
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     *saved = dup(STDERR_FILENO);
-    dup2(null, STDERR_FILENO); // the complaint is expected
+    dup2(null, STDERR_FILENO); // a log line is expected
     close(null);
 }
 
@@ -240,33 +239,33 @@ static void restore_stderr(int saved) {
     close(saved);
 }
 
-static void without_room_the_newest_goes_and_who_is_there_stays(void **state) {
+static void at_the_limit_the_new_connection_is_closed(void **state) {
     struct fixture *f = *state;
-    int fds[ROOM + 3];
-    listen_at(f, "127.0.0.1:0", ROOM);
-    for (int i = 0; i < ROOM + 3; i++) {
+    int fds[CONNECTIONS_MAX + 3];
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
+    for (int i = 0; i < CONNECTIONS_MAX + 3; i++) {
         fds[i] = dial_and_speak(f, "127.0.0.1");
         turns(f, 4);
     }
-    assert_int_equal(f->count, ROOM);
-    for (int i = 0; i < ROOM + 3; i++) {
-        assert_int_equal(is_closed(fds[i]), i >= ROOM);
+    assert_int_equal(f->count, CONNECTIONS_MAX);
+    for (int i = 0; i < CONNECTIONS_MAX + 3; i++) {
+        assert_int_equal(is_closed(fds[i]), i >= CONNECTIONS_MAX);
         close(fds[i]);
     }
     struct acceptor_counts counts = tcp_listener_counts(f->listener);
-    assert_int_equal(counts.open, ROOM); // their new owner has not closed them
+    assert_int_equal(counts.open, CONNECTIONS_MAX); // their owner has not closed them
     assert_int_equal(counts.turned_away, 3);
     close(f->fds[--f->count]);
-    turns(f, 60); // until it looks again
+    turns(f, 60); // until the next scan
     fds[0] = dial_and_speak(f, "127.0.0.1");
-    until_accepted(f, ROOM);
+    until_accepted(f, CONNECTIONS_MAX);
     close(fds[0]);
 }
 
-static void without_room_the_oldest_silent_one_goes_first(void **state) {
+static void at_the_limit_the_oldest_silent_connection_is_closed_first(void **state) {
     struct fixture *f = *state;
     int silent[50];
-    listen_at(f, "127.0.0.1:0", ROOM);
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
     int speaker = dial_and_speak(f, "127.0.0.1");
     until_accepted(f, 1);
     for (int i = 0; i < 50; i++) {
@@ -275,12 +274,12 @@ static void without_room_the_oldest_silent_one_goes_first(void **state) {
     }
     turns(f, 10);
     for (int i = 0; i < 50; i++) {
-        assert_int_equal(is_closed(silent[i]), i < 50 - (ROOM - 1));
+        assert_int_equal(is_closed(silent[i]), i < 50 - (CONNECTIONS_MAX - 1));
     }
-    int late = dial_and_speak(f, "127.0.0.1"); // is served in the midst of the flood
+    int late = dial_and_speak(f, "127.0.0.1"); // is served during the flood
     until_accepted(f, 2);
     assert_false(is_closed(speaker) || is_closed(late));
-    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 50 - (ROOM - 1) + 1);
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 50 - (CONNECTIONS_MAX - 1) + 1);
     for (int i = 0; i < 50; i++) {
         close(silent[i]);
     }
@@ -288,7 +287,7 @@ static void without_room_the_oldest_silent_one_goes_first(void **state) {
     close(late);
 }
 
-// Numbers below `limit` alone are to be had, and all of them are taken.
+// Uses up all descriptors below `limit`, the process's limit.
 static void take_all_descriptors(struct rlimit *before, int *held, int *count) {
     assert_int_equal(getrlimit(RLIMIT_NOFILE, before), 0);
     struct rlimit low = *before;
@@ -298,7 +297,7 @@ static void take_all_descriptors(struct rlimit *before, int *held, int *count) {
     }
 }
 
-static void out_of_descriptors_newcomers_are_closed_and_it_comes_back(void **state) {
+static void without_descriptors_new_connections_are_closed_and_accepting_resumes(void **state) {
     struct fixture *f = *state;
     int held[64], count, saved;
     struct rlimit before;
@@ -335,9 +334,10 @@ static void a_port_in_use_is_refused_with_its_cause(void **state) {
     char address[64];
     struct tcp_listener *second;
     unsigned port;
-    listen_at(f, "127.0.0.1:0", ROOM);
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
     snprintf(address, sizeof address, "127.0.0.1:%u", f->port);
-    struct tcp_listener_options options = {.loop = &f->loop, .address = address, .max_connections = ROOM, .accepted = accepted};
+    struct tcp_listener_options options = {
+        .loop = &f->loop, .address = address, .max_connections = CONNECTIONS_MAX, .accepted = accepted};
     assert_int_equal(tcp_listener_start(&options, &second, &port).code, EXPERTD_ERR_UNAVAILABLE);
     assert_null(second);
     assert_non_null(strstr(expertd_err_message(), address));
@@ -347,46 +347,46 @@ static void a_port_in_use_is_refused_with_its_cause(void **state) {
 static void a_port_is_free_again_at_once(void **state) {
     struct fixture *f = *state;
     char address[64];
-    listen_at(f, "127.0.0.1:0", ROOM);
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
     snprintf(address, sizeof address, "127.0.0.1:%u", f->port);
     int fd = dial_and_speak(f, "127.0.0.1");
     until_accepted(f, 1);
     tcp_listener_stop(f->listener);
-    close(f->fds[--f->count]); // first: its end of the port lingers
-    listen_at(f, address, ROOM);
+    close(f->fds[--f->count]); // first, so that the port stays in TIME_WAIT
+    listen_at(f, address, CONNECTIONS_MAX);
     close(fd);
     expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
 }
 
-static void who_refuses_goes_on_counting(void **state) {
+static void counters_survive_refusing(void **state) {
     struct fixture *f = *state;
-    int fds[ROOM - 1], silent[2];
-    listen_at(f, "127.0.0.1:0", ROOM);
-    for (unsigned i = 0; i < ROOM - 1; i++) {
+    int fds[CONNECTIONS_MAX - 1], silent[2];
+    listen_at(f, "127.0.0.1:0", CONNECTIONS_MAX);
+    for (unsigned i = 0; i < CONNECTIONS_MAX - 1; i++) {
         fds[i] = dial_and_speak(f, "127.0.0.1");
         until_accepted(f, i + 1);
     }
-    for (unsigned i = 0; i < 2; i++) { // the second one takes the place of the first
+    for (unsigned i = 0; i < 2; i++) { // the second one replaces the first
         silent[i] = dial(f, "127.0.0.1");
         turns(f, 10);
     }
-    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM);
+    assert_int_equal(tcp_listener_counts(f->listener).open, CONNECTIONS_MAX);
     tcp_listener_refuse(f->listener);
     tcp_listener_refuse(f->listener);
     turns(f, 10);
     assert_true(is_closed(silent[1]));
-    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 1);
+    assert_int_equal(tcp_listener_counts(f->listener).open, CONNECTIONS_MAX - 1);
     assert_int_equal(tcp_listener_counts(f->listener).turned_away, 1);
     close(f->fds[--f->count]);
-    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 2);
-    for (unsigned i = 0; i < ROOM - 1; i++) {
+    assert_int_equal(tcp_listener_counts(f->listener).open, CONNECTIONS_MAX - 2);
+    for (unsigned i = 0; i < CONNECTIONS_MAX - 1; i++) {
         close(fds[i]);
     }
     close(silent[0]);
     close(silent[1]);
 }
 
-static void addresses_that_are_none_are_refused(void **state) {
+static void invalid_addresses_are_refused(void **state) {
     struct fixture *f = *state;
     static const struct {
         const char *address;
@@ -401,11 +401,11 @@ static void addresses_that_are_none_are_refused(void **state) {
         {"127.0.0.1:x", EXPERTD_ERR_CONFIG},
         {"::1:80", EXPERTD_ERR_CONFIG},
         {"[]:80", EXPERTD_ERR_CONFIG},
-        {"192.0.2.1:0", EXPERTD_ERR_UNAVAILABLE}, // an address that no machine has
+        {"192.0.2.1:0", EXPERTD_ERR_UNAVAILABLE}, // a documentation address
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         struct tcp_listener_options options = {
-            .loop = &f->loop, .address = BAD[i].address, .max_connections = ROOM, .accepted = accepted};
+            .loop = &f->loop, .address = BAD[i].address, .max_connections = CONNECTIONS_MAX, .accepted = accepted};
         unsigned port;
         assert_int_equal(tcp_listener_start(&options, &f->listener, &port).code, BAD[i].code);
         assert_null(f->listener);
@@ -420,18 +420,18 @@ static void addresses_that_are_none_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ACCEPTOR_TEST(a_peer_that_speaks_is_handed_on_with_its_address),
+        ACCEPTOR_TEST(a_peer_that_sends_data_is_handed_over_with_its_address),
         ACCEPTOR_TEST(peers_of_both_families_are),
         ACCEPTOR_TEST(a_name_is_served_on_all_its_addresses),
-        ACCEPTOR_TEST(a_peer_that_says_nothing_is_not_handed_on),
-        ACCEPTOR_TEST(silence_ends_when_its_time_is_up),
-        ACCEPTOR_TEST(without_room_the_newest_goes_and_who_is_there_stays),
-        ACCEPTOR_TEST(without_room_the_oldest_silent_one_goes_first),
-        ACCEPTOR_TEST(out_of_descriptors_newcomers_are_closed_and_it_comes_back),
+        ACCEPTOR_TEST(a_silent_peer_is_not_handed_over),
+        ACCEPTOR_TEST(a_silent_connection_is_closed_after_its_time),
+        ACCEPTOR_TEST(at_the_limit_the_new_connection_is_closed),
+        ACCEPTOR_TEST(at_the_limit_the_oldest_silent_connection_is_closed_first),
+        ACCEPTOR_TEST(without_descriptors_new_connections_are_closed_and_accepting_resumes),
         ACCEPTOR_TEST(a_port_in_use_is_refused_with_its_cause),
         ACCEPTOR_TEST(a_port_is_free_again_at_once),
-        ACCEPTOR_TEST(who_refuses_goes_on_counting),
-        ACCEPTOR_TEST(addresses_that_are_none_are_refused),
+        ACCEPTOR_TEST(counters_survive_refusing),
+        ACCEPTOR_TEST(invalid_addresses_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

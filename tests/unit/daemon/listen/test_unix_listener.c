@@ -1,4 +1,4 @@
-// The Unix listener with real sockets: live, stale and foreign paths, peers' user ids, descriptors that run out.
+// The Unix listener with real sockets: live, stale and other files at the path, user ids of peers, a lack of descriptors.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 
 #include "daemon/listen/lockfile.h"
 #include "daemon/listen/unix_listener.h"
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 
 enum { ACCEPTED_MAX = 256, STRANGER = 65534 };
 
@@ -67,7 +67,7 @@ static int unmake(void **state) {
     }
     unlink(f->path);
     unlink(f->lock);
-    int left = rmdir(f->folder); // fails where anything else was left
+    int left = rmdir(f->folder); // fails if another file is left
     free(f);
     return busy || left;
 }
@@ -97,7 +97,7 @@ static void turns(struct fixture *f, int count) {
     }
 }
 
-// -1 where nobody listens.
+// Returns -1 if the connection is refused.
 static int dial(const char *path) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -115,7 +115,7 @@ static int dial_and_speak(const char *path) {
     return fd;
 }
 
-// A socket file as a daemon that died leaves it; returns the descriptor, still listening.
+// Creates a socket file like that of a daemon that has died. Returns the descriptor, which still listens.
 static int listen_plainly(const char *path) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -139,9 +139,9 @@ static bool exists(const char *path) {
     return lstat(path, &there) == 0;
 }
 
-// ---- life
+// ---- start and stop
 
-static void a_peer_is_handed_on_with_its_user_id(void **state) {
+static void a_peer_is_handed_over_with_its_user_id(void **state) {
     struct fixture *f = *state;
     start(f, "self");
     int fd = dial_and_speak(f->path);
@@ -158,7 +158,7 @@ static void a_peer_is_handed_on_with_its_user_id(void **state) {
     close(fd);
 }
 
-static void many_peers_at_once_are_all_handed_on(void **state) {
+static void many_peers_at_once_are_all_handed_over(void **state) {
     struct fixture *f = *state;
     int fds[100];
     start(f, "any");
@@ -183,7 +183,7 @@ static void stopping_removes_both_files_and_keeps_connections(void **state) {
     assert_false(exists(f->path) || exists(f->lock));
     assert_int_equal(write(f->fds[0], "x", 1), 1);
     close(fd);
-    start(f, "self"); // and the path is free again
+    start(f, "self"); // the path is free again
     fd = dial_and_speak(f->path);
     assert_true(fd >= 0);
     close(fd);
@@ -216,7 +216,7 @@ static void the_file_has_the_mode_whatever_the_umask(void **state) {
             options.mode = CASES[i].mode;
             mode_t before = umask(UMASKS[u]);
             err_t e = unix_listener_start(&options, &f->listener);
-            assert_int_equal(umask(before), UMASKS[u]); // nobody else's files are touched by ours
+            assert_int_equal(umask(before), UMASKS[u]); // the listener restores the umask
             assert_false(err_is(e));
             struct stat made;
             assert_int_equal(stat(f->path, &made), 0);
@@ -226,19 +226,19 @@ static void the_file_has_the_mode_whatever_the_umask(void **state) {
     }
 }
 
-// ---- what lies at the path already
+// ---- files at the path
 
 static void a_second_daemon_fails_at_once_and_names_the_first(void **state) {
     struct fixture *f = *state;
     char message[512];
     start(f, "self");
-    snprintf(
-        message, sizeof message,
-        "cannot listen on %s: process %ld (this one's number: do two of its addresses lie there?) holds %s: stop it, or choose "
-        "another address",
-        f->path, (long)getpid(), f->lock);
+    snprintf(message, sizeof message,
+             "cannot listen on %s: process %ld (this process has the same id: do two of its addresses have this path?) holds %s: "
+             "stop it, or choose "
+             "another address",
+             f->path, (long)getpid(), f->lock);
     expect_refused(f, message);
-    int fd = dial_and_speak(f->path); // the first is not disturbed
+    int fd = dial_and_speak(f->path); // the first listener still works
     assert_true(fd >= 0);
     turns(f, 3);
     assert_int_equal(f->count, 1);
@@ -256,7 +256,7 @@ static void a_stale_socket_is_replaced(void **state) {
     close(fd);
 }
 
-static void what_a_killed_daemon_leaves_is_replaced(void **state) {
+static void files_of_a_killed_daemon_are_replaced(void **state) {
     struct fixture *f = *state;
     int ready[2];
     assert_int_equal(pipe(ready), 0);
@@ -284,7 +284,7 @@ static void what_a_killed_daemon_leaves_is_replaced(void **state) {
     close(ready[1]);
 }
 
-static void a_file_that_is_no_socket_is_left_alone(void **state) {
+static void a_regular_file_at_the_path_is_kept(void **state) {
     struct fixture *f = *state;
     char message[512];
     snprintf(message, sizeof message, "%s exists and is not a socket: remove it, or choose another path", f->path);
@@ -305,7 +305,7 @@ static void a_file_that_is_no_socket_is_left_alone(void **state) {
     rmdir(f->path);
 }
 
-static void another_programs_live_socket_is_left_alone(void **state) {
+static void a_live_socket_of_another_program_is_kept(void **state) {
     struct fixture *f = *state;
     char message[512];
     int fd = listen_plainly(f->path);
@@ -317,8 +317,8 @@ static void another_programs_live_socket_is_left_alone(void **state) {
     close(fd);
 }
 
-// It answers no connection, and still somebody reads from it.
-static void a_datagram_socket_is_left_alone(void **state) {
+// It refuses connections although a process reads from it.
+static void a_datagram_socket_is_kept(void **state) {
     struct fixture *f = *state;
     char message[512];
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -330,12 +330,12 @@ static void a_datagram_socket_is_left_alone(void **state) {
     close(fd);
 }
 
-static void a_folder_that_is_missing_is_named(void **state) {
+static void a_missing_folder_is_reported(void **state) {
     struct fixture *f = *state;
     char message[512];
     struct fixture other = *f;
     snprintf(other.path, sizeof other.path, "%s/no/s.sock", f->folder);
-    snprintf(message, sizeof message, "cannot listen on %s: cannot make the lock file %s.lock: No such file or directory",
+    snprintf(message, sizeof message, "cannot listen on %s: cannot create the lock file %s.lock: No such file or directory",
              other.path, other.path);
     expect_refused(&other, message);
 }
@@ -345,7 +345,7 @@ static void a_lock_that_is_a_link_is_not_followed(void **state) {
     char target[128], message[512];
     snprintf(target, sizeof target, "%s/target", f->folder);
     assert_int_equal(symlink(target, f->lock), 0);
-    snprintf(message, sizeof message, "cannot listen on %s: cannot make the lock file %s: Too many levels of symbolic links",
+    snprintf(message, sizeof message, "cannot listen on %s: cannot create the lock file %s: Too many levels of symbolic links",
              f->path, f->lock);
     expect_refused(f, message);
     assert_false(exists(target));
@@ -363,7 +363,7 @@ static void a_path_too_long_for_a_socket_is_refused(void **state) {
     assert_non_null(strstr(expertd_err_message(), "the path of a Unix socket has 1 to 107 bytes, not 199"));
 }
 
-static void a_socket_that_somebody_put_in_its_place_stays(void **state) {
+static void a_socket_that_replaced_ours_is_kept(void **state) {
     struct fixture *f = *state;
     start(f, "self");
     unlink(f->path);
@@ -373,7 +373,7 @@ static void a_socket_that_somebody_put_in_its_place_stays(void **state) {
     close(fd);
 }
 
-static void a_lock_is_free_once_let_go(void **state) {
+static void a_released_lock_can_be_taken(void **state) {
     struct fixture *f = *state;
     struct lockfile first, second;
     assert_false(err_is(lockfile_take(f->lock, &first)));
@@ -386,9 +386,9 @@ static void a_lock_is_free_once_let_go(void **state) {
     lockfile_release(&second);
 }
 
-// ---- who is let in
+// ---- admission
 
-static void user_ids_are_judged_by_the_rule(void **state) {
+static void user_ids_are_checked_against_the_list(void **state) {
     (void)state;
     static const struct {
         const char *rule;
@@ -405,7 +405,7 @@ static void user_ids_are_judged_by_the_rule(void **state) {
     }
 }
 
-static void a_peer_that_is_not_listed_is_closed_unseen(void **state) {
+static void an_unlisted_peer_is_closed_without_a_callback(void **state) {
     struct fixture *f = *state;
     char list[32];
     snprintf(list, sizeof list, "%ld", (long)geteuid() + 1);
@@ -418,8 +418,8 @@ static void a_peer_that_is_not_listed_is_closed_unseen(void **state) {
     close(fd);
 }
 
-// As another user, where this test may become one.
-static void another_user_is_let_in_by_its_number_alone(void **state) {
+// Connects as another user, if the test may change its uid.
+static void another_user_is_admitted_by_its_uid_only(void **state) {
     struct fixture *f = *state;
     if (geteuid() != 0) {
         skip();
@@ -443,7 +443,7 @@ static void another_user_is_let_in_by_its_number_alone(void **state) {
         }
         turns(f, 3);
         assert_int_equal(f->count, EXPECTED[i]);
-        assert_int_equal(WEXITSTATUS(status), i ? 0 : 1); // the file's mode keeps it out before its number is looked at
+        assert_int_equal(WEXITSTATUS(status), i ? 0 : 1); // the mode of the file refuses it before its uid is checked
         if (f->count) {
             assert_int_equal(f->uid, STRANGER);
             close(f->fds[0]);
@@ -453,19 +453,19 @@ static void another_user_is_let_in_by_its_number_alone(void **state) {
     }
 }
 
-// ---- descriptors run out
+// ---- lack of descriptors
 
-static void without_descriptors_it_waits_instead_of_spinning(void **state) {
+static void without_descriptors_accepting_pauses(void **state) {
     struct fixture *f = *state;
     struct rlimit before, none;
     start(f, "self");
     int fd = dial_and_speak(f->path);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = before;
-    none.rlim_cur = 3; // every number below is taken
+    none.rlim_cur = 3; // every lower number is in use
     log_init(LOG_LEVEL_ERROR, false);
     int saved = dup(STDERR_FILENO), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    dup2(null, STDERR_FILENO); // the complaint is expected
+    dup2(null, STDERR_FILENO); // a log line is expected
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     int rounds = 0;
     for (uint64_t begin = uv_hrtime(); uv_hrtime() - begin < 300u * 1000 * 1000; rounds++) {
@@ -477,7 +477,7 @@ static void without_descriptors_it_waits_instead_of_spinning(void **state) {
     close(null);
     assert_true(rounds < 30); // a busy loop makes thousands
     assert_int_equal(f->count, 0);
-    turns(f, 300); // the pause ends, and the peer that waited gets in
+    turns(f, 300); // the pause ends, and the waiting peer is accepted
     assert_int_equal(f->count, 1);
     close(fd);
 }
@@ -486,26 +486,26 @@ static void without_descriptors_it_waits_instead_of_spinning(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        LISTENER_TEST(a_peer_is_handed_on_with_its_user_id),
-        LISTENER_TEST(many_peers_at_once_are_all_handed_on),
+        LISTENER_TEST(a_peer_is_handed_over_with_its_user_id),
+        LISTENER_TEST(many_peers_at_once_are_all_handed_over),
         LISTENER_TEST(stopping_removes_both_files_and_keeps_connections),
         LISTENER_TEST(the_callback_may_stop_the_listener),
         LISTENER_TEST(the_file_has_the_mode_whatever_the_umask),
         LISTENER_TEST(a_second_daemon_fails_at_once_and_names_the_first),
         LISTENER_TEST(a_stale_socket_is_replaced),
-        LISTENER_TEST(what_a_killed_daemon_leaves_is_replaced),
-        LISTENER_TEST(a_file_that_is_no_socket_is_left_alone),
-        LISTENER_TEST(another_programs_live_socket_is_left_alone),
-        LISTENER_TEST(a_datagram_socket_is_left_alone),
-        LISTENER_TEST(a_folder_that_is_missing_is_named),
+        LISTENER_TEST(files_of_a_killed_daemon_are_replaced),
+        LISTENER_TEST(a_regular_file_at_the_path_is_kept),
+        LISTENER_TEST(a_live_socket_of_another_program_is_kept),
+        LISTENER_TEST(a_datagram_socket_is_kept),
+        LISTENER_TEST(a_missing_folder_is_reported),
         LISTENER_TEST(a_lock_that_is_a_link_is_not_followed),
         LISTENER_TEST(a_path_too_long_for_a_socket_is_refused),
-        LISTENER_TEST(a_socket_that_somebody_put_in_its_place_stays),
-        LISTENER_TEST(a_lock_is_free_once_let_go),
-        cmocka_unit_test(user_ids_are_judged_by_the_rule),
-        LISTENER_TEST(a_peer_that_is_not_listed_is_closed_unseen),
-        LISTENER_TEST(another_user_is_let_in_by_its_number_alone),
-        LISTENER_TEST(without_descriptors_it_waits_instead_of_spinning),
+        LISTENER_TEST(a_socket_that_replaced_ours_is_kept),
+        LISTENER_TEST(a_released_lock_can_be_taken),
+        cmocka_unit_test(user_ids_are_checked_against_the_list),
+        LISTENER_TEST(an_unlisted_peer_is_closed_without_a_callback),
+        LISTENER_TEST(another_user_is_admitted_by_its_uid_only),
+        LISTENER_TEST(without_descriptors_accepting_pauses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

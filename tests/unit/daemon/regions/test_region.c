@@ -1,4 +1,4 @@
-// The registry of shared memory: offers, tokens, pins and ends in every order, against a model and from several threads.
+// Tests the registry of regions: offers, tokens, pins and closes in every order, against a model and from several threads.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,7 @@ static void a_descriptor_is_the_same_memory_and_sealed(void **state) {
     region_registry_destroy(registry);
 }
 
-static void extents_are_held_to_their_region(void **state) {
+static void extents_must_be_within_their_region(void **state) {
     (void)state;
     struct region_registry *registry = make_registry();
     uint64_t id = offer_at(registry, PAGE, 0).id;
@@ -114,7 +114,7 @@ static void sizes_and_numbers_are_bounded(void **state) {
     uint8_t *data;
     assert_ok(region_pin(registry, offers[0].id, 0, 1, &region, &data));
     assert_ok(region_close(registry, offers[0].id));
-    assert_int_equal(region_offer(registry, "unix:1", 1, 0, &none).code, EXPERTD_ERR_QUEUE_FULL); // its memory is still held
+    assert_int_equal(region_offer(registry, "unix:1", 1, 0, &none).code, EXPERTD_ERR_QUEUE_FULL); // its memory is still in use
     region_unpin(registry, region);
     offer_at(registry, 1, 0);
     struct region_counts counts = region_counts(registry);
@@ -124,7 +124,7 @@ static void sizes_and_numbers_are_bounded(void **state) {
     region_registry_destroy(registry);
 }
 
-// Until its memory goes a region counts for the peer that asked for it: offered, owned, or closed and in use.
+// A region counts for the peer that requested it until its memory is freed: offered, owned, or closed and in use.
 static void no_peer_takes_all_regions(void **state) {
     (void)state;
     enum { EACH = 2 };
@@ -150,7 +150,7 @@ static void no_peer_takes_all_regions(void **state) {
     assert_int_equal(region_offer(registry, "unix:1", PAGE, 1, &none).code, EXPERTD_ERR_QUEUE_FULL);
     region_unpin(registry, region);
     assert_ok(region_offer(registry, "unix:1", PAGE, 1, &none));
-    assert_int_equal(region_expire(registry, REGION_OFFER_NS), REGION_OFFER_NS + 1); // all of time 0
+    assert_int_equal(region_expire(registry, REGION_OFFER_NS), REGION_OFFER_NS + 1); // all offers made at time 0
     for (int i = 1; i < EACH; i++) {
         assert_ok(region_offer(registry, "unix:1", PAGE, 1, &none));
     }
@@ -165,7 +165,7 @@ static void a_token_works_once_and_in_time(void **state) {
     struct region_offer first = offer_at(registry, 1, 0), second = offer_at(registry, 1, 100);
     uint64_t id;
     int fd;
-    for (size_t bit = 0; bit < 8 * REGION_TOKEN_BYTES; bit++) { // nearly right is wrong
+    for (size_t bit = 0; bit < 8 * REGION_TOKEN_BYTES; bit++) { // a token with one wrong bit is refused
         first.token[bit / 8] ^= (uint8_t)(1 << bit % 8);
         assert_int_equal(region_redeem(registry, first.token, 1, &id, &fd).code, EXPERTD_ERR_PERMISSION);
         assert_int_equal(fd, -1);
@@ -179,7 +179,7 @@ static void a_token_works_once_and_in_time(void **state) {
     assert_true(region_is_open(registry, second.id));
     assert_true(region_expire(registry, 100 + REGION_OFFER_NS) == CLOCK_NEVER);
     assert_false(region_is_open(registry, second.id));
-    assert_true(region_is_open(registry, first.id)); // owned: no time ends it
+    assert_true(region_is_open(registry, first.id)); // an owned region does not expire
     region_registry_destroy(registry);
 }
 
@@ -187,7 +187,7 @@ static void count_change(void *context) {
     ++*(int *)context;
 }
 
-static void offers_and_ends_are_told(void **state) {
+static void offers_and_closes_call_the_watcher(void **state) {
     (void)state;
     struct region_registry *registry = make_registry();
     int changes = 0;
@@ -220,7 +220,7 @@ struct modelled {
     struct region *pinned;
     uint8_t *data;
     unsigned pins;
-    uint8_t mark; // what its first byte holds
+    uint8_t mark; // value of its first byte
 };
 
 struct model {
@@ -278,7 +278,7 @@ static void model_pin(struct model *m, struct modelled *r) {
 
 static void model_unpin(struct model *m, struct modelled *r) {
     if (r->pins > 0) {
-        assert_int_equal(r->data[0], r->mark); // closed or not, its memory is there until now
+        assert_int_equal(r->data[0], r->mark); // pinned memory is valid, closed or not
         r->pins--;
         region_unpin(m->registry, r->pinned);
     }
@@ -320,7 +320,7 @@ static void model_check(const struct model *m) {
     assert_true(counts.bytes == bytes);
 }
 
-static void every_order_of_events_keeps_the_books(void **state) {
+static void every_order_of_events_matches_the_model(void **state) {
     (void)state;
     int descriptors = open_descriptors();
     struct model m = {.registry = make_registry(), .seed = 11};
@@ -369,7 +369,7 @@ static void *live(void *context) {
         uint64_t id;
         int fd;
         if (err_is(region_offer(registry, "unix:1", PAGE, clock_now_ns(), &offer))) {
-            continue; // full for now
+            continue; // the registry is full
         }
         if (round % 3 > 0) {
             assert_ok(region_redeem(registry, offer.token, clock_now_ns(), &id, &fd));
@@ -405,12 +405,12 @@ static void threads_share_a_registry(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_descriptor_is_the_same_memory_and_sealed),
-        cmocka_unit_test(extents_are_held_to_their_region),
+        cmocka_unit_test(extents_must_be_within_their_region),
         cmocka_unit_test(sizes_and_numbers_are_bounded),
         cmocka_unit_test(no_peer_takes_all_regions),
         cmocka_unit_test(a_token_works_once_and_in_time),
-        cmocka_unit_test(offers_and_ends_are_told),
-        cmocka_unit_test(every_order_of_events_keeps_the_books),
+        cmocka_unit_test(offers_and_closes_call_the_watcher),
+        cmocka_unit_test(every_order_of_events_matches_the_model),
         cmocka_unit_test(threads_share_a_registry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

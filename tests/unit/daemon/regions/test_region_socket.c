@@ -1,4 +1,4 @@
-// Where regions are fetched: the socket's name, and leases that are open at the end. Its clients' every trick is tested end to end.
+// Tests the regions' socket: its path, and leases that are open when it stops. Misbehaving clients are tested end to end.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "daemon/process/log.h"
+#include "daemon/log/log.h"
 #include "daemon/regions/region_socket.h"
 
 static void the_path_is_absolute_and_fits(void **state) {
@@ -32,7 +32,7 @@ static void the_path_is_absolute_and_fits(void **state) {
     longest[107 - strlen(".regions")] = '\0';
     assert_true(region_socket_path(longest, path));
     assert_int_equal(strlen(path), 107);
-    assert_false(region_socket_path(longest + 1, path)); // relative, so longer
+    assert_false(region_socket_path(longest + 1, path)); // a relative path becomes longer
     longest[107 - strlen(".regions")] = 'a';
     longest[108 - strlen(".regions")] = '\0';
     assert_false(region_socket_path(longest, path));
@@ -87,7 +87,7 @@ static void leases_that_are_open_at_the_end_are_ended(void **state) {
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
     assert_int_equal(region_counts(registry).open, 0);
-    assert_int_equal(recv(holder, &byte, 1, 0), 1); // the descriptor's
+    assert_int_equal(recv(holder, &byte, 1, 0), 1); // the byte that carries the descriptor
     assert_int_equal(recv(holder, &byte, 1, 0), 0);
     assert_int_equal(recv(newcomer, &byte, 1, 0), 0);
     close(loser);

@@ -1,4 +1,4 @@
-// Which rows leave together: by example, then against a simple model under random arrivals.
+// Tests which rows form a batch: by examples, then against a simple model with random arrivals.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -43,7 +43,7 @@ static struct batcher_entry entry(size_t layer, uint32_t tokens, int32_t priorit
     return (struct batcher_entry){.layer = layer, .tokens = tokens, .choices = 2, .priority = priority, .deadline_ns = deadline_ns};
 }
 
-// Asking does not change who is next.
+// batcher_next_is_large does not change the order.
 static void a_next_batch_is_large_from_a_piece_on(void **state) {
     (void)state;
     struct fixture *f = make(10, 20, 4, 0);
@@ -64,13 +64,13 @@ static void a_next_batch_is_large_from_a_piece_on(void **state) {
     assert_false(batcher_next_is_large(&f->batcher, 0));
 }
 
-static void one_layers_requests_leave_together_and_the_others_stay(void **state) {
+static void requests_of_one_layer_form_a_batch_and_the_others_stay(void **state) {
     (void)state;
     struct fixture *f = make(10, 20, 10, 0);
     struct batcher_entry e[] = {entry(1, 4, 0, 100), entry(2, 1, 0, 100), entry(1, 4, 0, 100), entry(1, 4, 0, 100),
                                 entry(1, 2, 0, 100)};
     push_all(f, e, 5);
-    assert_int_equal(next(f, 0), 3); // 4 + 4, the next 4 does not fit, the 2 does
+    assert_int_equal(next(f, 0), 3); // 4 + 4; the next 4 does not fit, the 2 does
     assert_ptr_equal(f->out[0].entry, &e[0]);
     assert_ptr_equal(f->out[1].entry, &e[2]);
     assert_ptr_equal(f->out[2].entry, &e[4]);
@@ -94,7 +94,7 @@ static void priority_goes_before_deadline_and_deadline_before_arrival(void **sta
     }
 }
 
-static void what_waits_can_be_taken_back_and_what_left_cannot(void **state) {
+static void waiting_requests_can_be_removed_and_batched_ones_cannot(void **state) {
     (void)state;
     struct fixture *f = make(8, 16, 8, 0);
     struct batcher_entry e[] = {entry(0, 1, 0, 1), entry(1, 1, 0, 2), entry(1, 1, 0, 3)};
@@ -112,13 +112,13 @@ static void choices_count_by_the_widest_request(void **state) {
     (void)state;
     struct fixture *f = make(100, 16, 100, 0);
     struct batcher_entry e[] = {entry(0, 4, 0, 1), entry(0, 2, 0, 2), entry(0, 2, 0, 3)};
-    e[1].choices = 8; // 6 tokens x 8 would be past the reserve
+    e[1].choices = 8; // 6 tokens × 8 choices exceed max_choices
     push_all(f, e, 3);
     assert_int_equal(next(f, 0), 2);
     assert_ptr_equal(f->out[1].entry, &e[2]);
 }
 
-static void a_request_wider_than_the_reserve_leaves_in_pieces_that_fit(void **state) {
+static void a_request_with_too_many_choices_is_split_into_pieces_that_fit(void **state) {
     (void)state;
     struct fixture *f = make(100, 16, 100, 0);
     struct batcher_entry e = entry(0, 5, 0, 1);
@@ -133,7 +133,7 @@ static void a_request_wider_than_the_reserve_leaves_in_pieces_that_fit(void **st
     }
 }
 
-static void a_small_call_leaves_with_the_next_piece_of_a_large_one(void **state) {
+static void a_small_request_joins_the_next_piece_of_a_large_one(void **state) {
     (void)state;
     struct fixture *f = make(100, 1000, 10, 0);
     struct batcher_entry large = entry(0, 95, 0, 50), small = entry(0, 3, 0, CLOCK_NEVER);
@@ -141,7 +141,7 @@ static void a_small_call_leaves_with_the_next_piece_of_a_large_one(void **state)
     assert_int_equal(next(f, 0), 1);
     assert_int_equal(f->out[0].tokens, 10);
     push_all(f, &small, 1);
-    assert_int_equal(next(f, 0), 2); // though the large one is more urgent
+    assert_int_equal(next(f, 0), 2); // although the large one is more urgent
     assert_ptr_equal(f->out[0].entry, &large);
     assert_int_equal(f->out[0].first, 10);
     assert_ptr_equal(f->out[1].entry, &small);
@@ -174,7 +174,7 @@ static void a_small_call_of_another_layer_waits_for_two_pieces_at_most(void **st
     assert_in_range(before, 0, 2);
 }
 
-static void a_lower_class_rides_along_whole_and_never_cut(void **state) {
+static void a_lower_class_joins_completely_or_not_at_all(void **state) {
     (void)state;
     struct fixture *f = make(100, 1000, 10, 0);
     struct batcher_entry e[] = {entry(0, 1, -1, 9), entry(0, 50, 0, 1), entry(0, 2, 0, 9)};
@@ -197,11 +197,11 @@ static void no_layer_starves_behind_urgent_ones(void **state) {
         }
         assert_int_equal(next(f, 0), 1);
         passed++;
-        assert_true(passed <= 6); // twice the layers that wait
+        assert_true(passed <= 6); // twice the number of waiting layers
     }
 }
 
-static void a_delay_waits_for_company_until_full_or_due(void **state) {
+static void a_delay_waits_for_more_requests_until_full_or_due(void **state) {
     (void)state;
     struct fixture *f = make(10, 100, 10, 50);
     struct batcher_entry e[] = {entry(0, 4, 0, CLOCK_NEVER), entry(0, 4, 0, CLOCK_NEVER), entry(0, 4, 0, CLOCK_NEVER)};
@@ -219,7 +219,7 @@ static void a_delay_waits_for_company_until_full_or_due(void **state) {
     assert_int_equal(next(f, 250), 1);
 }
 
-static void a_delay_holds_back_neither_the_urgent_nor_what_is_cut(void **state) {
+static void a_delay_applies_neither_to_urgent_nor_to_split_requests(void **state) {
     (void)state;
     struct fixture *f = make(10, 100, 5, 50);
     struct batcher_entry urgent = entry(0, 1, 0, 120), large = entry(1, 9, 0, CLOCK_NEVER), held = entry(2, 1, 0, CLOCK_NEVER);
@@ -239,7 +239,7 @@ static void a_delay_holds_back_neither_the_urgent_nor_what_is_cut(void **state) 
 
 enum { ENTRIES = 48, STEPS = 20000 };
 
-// The whole state, as simple as it can be: each entry with its rows that have not left, and how long its layer has waited.
+// The model: each entry with its rows that are not in a batch yet, and how long its layer has waited.
 struct model {
     struct batcher_entry entries[ENTRIES];
     uint32_t left[ENTRIES];
@@ -248,7 +248,7 @@ struct model {
 };
 
 static unsigned chance(unsigned bound) {
-    return (unsigned)rand() % bound; // NOLINT: a test's
+    return (unsigned)rand() % bound; // NOLINT: good enough for a test
 }
 
 static int32_t class_of(const struct model *m, size_t layer) {
@@ -272,10 +272,10 @@ static void check_batch(struct model *m, const struct batcher_limits *limits, co
     assert_in_range(count, 1, BATCH_REQUESTS_MAX);
     for (size_t p = 0; p < count; p++) {
         size_t i = (size_t)(pieces[p].entry - m->entries);
-        assert_true(m->waits[i] && !taken[i]);                                // queued, and once
-        assert_int_equal(pieces[p].first, m->entries[i].tokens - m->left[i]); // the very next rows
+        assert_true(m->waits[i] && !taken[i]);                                // queued, and only once in the batch
+        assert_int_equal(pieces[p].first, m->entries[i].tokens - m->left[i]); // the next rows
         assert_true(pieces[p].tokens <= m->left[i]);
-        assert_true(cut(m, i, limits) || pieces[p].tokens == m->entries[i].tokens); // small ones whole
+        assert_true(cut(m, i, limits) || pieces[p].tokens == m->entries[i].tokens); // small requests are complete
         assert_int_equal(m->entries[i].layer, layer);
         taken[i] = true;
         tokens += pieces[p].tokens;
@@ -285,9 +285,9 @@ static void check_batch(struct model *m, const struct batcher_limits *limits, co
     assert_true(tokens <= limits->max_tokens && tokens * choices <= limits->max_choices && cut_tokens <= limits->max_piece_tokens);
     int32_t class = pieces[0].entry->priority;
     for (size_t other = 0; other < LAYERS; other++) {
-        assert_true(class_of(m, other) >= class); // no better class waits
+        assert_true(class_of(m, other) >= class); // no higher class waits
     }
-    // Nobody of the layer and class who is more urgent than the head was left behind.
+    // No request of this layer and class that is more urgent than the first one was left out.
     for (size_t i = 0; i < ENTRIES; i++) {
         bool rival = m->waits[i] && !taken[i] && m->entries[i].layer == layer && m->entries[i].priority == class;
         assert_false(rival && m->entries[i].deadline_ns < pieces[0].entry->deadline_ns);
@@ -352,7 +352,7 @@ static void follow_model(unsigned seed) {
         }
         assert_int_equal(f->batcher.count, waiting(&m));
     }
-    for (size_t batches = 0; waiting(&m) > 0; batches++) { // all that is left leaves, row by row at worst
+    for (size_t batches = 0; waiting(&m) > 0; batches++) { // the rest is batched, row by row at worst
         assert_true(batches < (size_t)ENTRIES * 200);
         size_t count = next(f, STEPS);
         assert_true(count > 0);
@@ -370,18 +370,18 @@ static void random_arrivals_keep_every_row_and_every_bound(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_layers_requests_leave_together_and_the_others_stay),
+        cmocka_unit_test(requests_of_one_layer_form_a_batch_and_the_others_stay),
         cmocka_unit_test(priority_goes_before_deadline_and_deadline_before_arrival),
-        cmocka_unit_test(what_waits_can_be_taken_back_and_what_left_cannot),
+        cmocka_unit_test(waiting_requests_can_be_removed_and_batched_ones_cannot),
         cmocka_unit_test(choices_count_by_the_widest_request),
-        cmocka_unit_test(a_request_wider_than_the_reserve_leaves_in_pieces_that_fit),
-        cmocka_unit_test(a_small_call_leaves_with_the_next_piece_of_a_large_one),
+        cmocka_unit_test(a_request_with_too_many_choices_is_split_into_pieces_that_fit),
+        cmocka_unit_test(a_small_request_joins_the_next_piece_of_a_large_one),
         cmocka_unit_test(large_requests_together_give_one_piece_and_take_turns),
         cmocka_unit_test(a_small_call_of_another_layer_waits_for_two_pieces_at_most),
-        cmocka_unit_test(a_lower_class_rides_along_whole_and_never_cut),
+        cmocka_unit_test(a_lower_class_joins_completely_or_not_at_all),
         cmocka_unit_test(no_layer_starves_behind_urgent_ones),
-        cmocka_unit_test(a_delay_waits_for_company_until_full_or_due),
-        cmocka_unit_test(a_delay_holds_back_neither_the_urgent_nor_what_is_cut),
+        cmocka_unit_test(a_delay_waits_for_more_requests_until_full_or_due),
+        cmocka_unit_test(a_delay_applies_neither_to_urgent_nor_to_split_requests),
         cmocka_unit_test(a_next_batch_is_large_from_a_piece_on),
         cmocka_unit_test(random_arrivals_keep_every_row_and_every_bound),
     };

@@ -1,5 +1,5 @@
-// Admission, backlog and batcher together under more than can be served: a simulation of one engine whose batches take a base time
-// and a time per token, give or take some. What is asserted holds for the policies alone, on any machine.
+// Simulates admission, backlog and batcher under overload. The engine's batches take a base time plus a time per token, with noise.
+// The results depend on the policies only, not on the machine.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,13 +22,13 @@ enum { LAYERS = 3, CONNECTIONS = 5, CALLS_MAX = 300000, PIECE = 512 };
 struct sim_options {
     double calls_per_s, seconds;
     int64_t deadline_ns;
-    double base_ns, token_ns, noise; // a batch takes (base + token x tokens) x (1 +- noise)
-    uint32_t tokens_max;             // of a call, 1 to that
-    double large_share;              // of calls, which have 4096 tokens and no deadline
+    double base_ns, token_ns, noise; // a batch takes (base + token × tokens) × (1 ± noise)
+    uint32_t tokens_max;             // of a call: 1 to tokens_max
+    double large_share;              // part of the calls that have 4096 tokens and no deadline
 };
 
 struct sim_call {
-    struct batcher_entry entry; // first: the batcher hands it back
+    struct batcher_entry entry; // first: the batcher returns it
     int64_t due_ns;
     size_t connection;
 };
@@ -47,7 +47,7 @@ struct sim {
     int64_t now_ns, started_ns, free_ns; // free_ns: when the running batch ends
     struct sim_call *calls;
     uint64_t random;
-    size_t asked, refused, in_time, late;
+    size_t sent, refused, in_time, late;
 };
 
 static double chance(struct sim *s) { // xorshift64*, [0, 1)
@@ -58,16 +58,16 @@ static double chance(struct sim *s) { // xorshift64*, [0, 1)
 }
 
 static void arrive(struct sim *s) {
-    struct sim_call *call = &s->calls[s->asked++];
+    struct sim_call *call = &s->calls[s->sent++];
     bool large = chance(s) < s->options.large_share;
     uint32_t tokens = large ? 4096 : 1 + (uint32_t)(chance(s) * s->options.tokens_max);
     *call = (struct sim_call){.due_ns = s->now_ns, .connection = (size_t)(chance(s) * CONNECTIONS)};
     call->entry = (struct batcher_entry){.layer = (size_t)(chance(s) * LAYERS), .tokens = tokens, .choices = 1};
     call->entry.deadline_ns = large ? CLOCK_NEVER : s->now_ns + s->options.deadline_ns;
-    struct admission_ask ask = {.bytes = 1,
-                                .deadline_ns = call->entry.deadline_ns,
-                                .wait_ns = backlog_wait_ns(&s->backlog, tokens, call->entry.deadline_ns - s->now_ns)};
-    if (err_is(admission_admit(&s->admission, &s->shares[call->connection], &ask, s->now_ns))) {
+    struct admission_demand demand = {.bytes = 1,
+                                      .deadline_ns = call->entry.deadline_ns,
+                                      .wait_ns = backlog_wait_ns(&s->backlog, tokens, call->entry.deadline_ns - s->now_ns)};
+    if (err_is(admission_admit(&s->admission, &s->shares[call->connection], &demand, s->now_ns))) {
         s->refused++;
         return;
     }
@@ -78,7 +78,7 @@ static void arrive(struct sim *s) {
 static void end(struct sim *s, struct sim_call *call, bool computed) {
     backlog_leave(&s->backlog, call->entry.layer, call->entry.tokens);
     admission_release(&s->admission, &s->shares[call->connection], 1);
-    backlog_came(&s->backlog, call->entry.tokens, s->now_ns - call->due_ns, call->entry.deadline_ns - call->due_ns);
+    backlog_observe(&s->backlog, call->entry.tokens, s->now_ns - call->due_ns, call->entry.deadline_ns - call->due_ns);
     bool in_time = computed && s->now_ns <= call->entry.deadline_ns;
     s->in_time += in_time && call->entry.deadline_ns != CLOCK_NEVER;
     s->late += !in_time;
@@ -96,7 +96,7 @@ static void end_batch(struct sim *s) {
     s->idle = false;
 }
 
-// As the worker does: what is past its deadline is not computed.
+// Like the worker: requests past their deadline are not computed.
 static void drop_expired(struct sim *s) {
     size_t left = 0;
     for (size_t i = 0; i < s->running; i++) {
@@ -141,7 +141,7 @@ static void run(struct sim *s, const struct sim_options *options) {
         bool arrives = arrival_ns < stop_ns && arrival_ns <= s->free_ns;
         s->now_ns = arrives ? arrival_ns : s->free_ns;
         if (arrives) {
-            assert_true(s->asked < CALLS_MAX);
+            assert_true(s->sent < CALLS_MAX);
             arrive(s);
             arrival_ns += (int64_t)(-log(1 - chance(s)) / options->calls_per_s * NS_PER_S);
         } else {
@@ -151,7 +151,7 @@ static void run(struct sim *s, const struct sim_options *options) {
             start_batch(s);
         }
     }
-    assert_int_equal(s->admission.queued, 0); // nothing is lost
+    assert_int_equal(s->admission.queued, 0); // every request was released
     assert_int_equal(s->backlog.small_tokens + s->backlog.large_tokens, 0);
     free(s->calls);
 }
@@ -160,13 +160,13 @@ static double goodput(const struct sim *s) {
     return (double)s->in_time / s->options.seconds;
 }
 
-// The highest rate, in steps of 3 %, at which 99 % are answered within the deadline.
+// The highest rate, in steps of 3 %, at which 99 % of the calls are answered within the deadline.
 static double sustainable(struct sim *s, struct sim_options options) {
     double best = 0;
     options.calls_per_s = 20;
     for (int step = 0; step < 170; step++) { // up to 3000
         run(s, &options);
-        if (s->in_time < s->asked * 99 / 100) {
+        if (s->in_time < s->sent * 99 / 100) {
             break;
         }
         best = goodput(s);
@@ -203,7 +203,7 @@ static void goodput_stays_at_three_times_the_sustainable_rate(void **state) {
                                       .noise = e->noise,
                                       .tokens_max = e->tokens_max};
         double base = sustainable(&s, options);
-        options.seconds = 30; // a batch of the noisy engine takes a second: one that is late must not be all there is
+        options.seconds = 30; // a batch of the noisy engine takes a second: one late batch must not decide the result
         static const double LOADS[] = {1.5, 3, 6};
         for (size_t load = 0; load < sizeof LOADS / sizeof *LOADS; load++) {
             double times = LOADS[load];
@@ -212,12 +212,12 @@ static void goodput_stays_at_three_times_the_sustainable_rate(void **state) {
             print_message("%s: %.0f/s sustainable, %.1f times: %.2f of it, %.2f %% of the admitted late\n", e->name, base, times,
                           goodput(&s) / base, 100.0 * (double)s.late / (double)(s.late + s.in_time));
             assert_true(goodput(&s) >= 0.9 * base);
-            assert_true(s.late * 100 <= s.late + s.in_time); // p99 of the admitted is in time
+            assert_true(s.late * 100 <= s.late + s.in_time); // the p99 of the admitted requests is within the deadline
         }
     }
 }
 
-// A prefill takes 205 ms, one of its pieces 26.
+// A prefill takes 205 ms, one of its pieces 26 ms.
 static void small_calls_meet_short_deadlines_among_prefills(void **state) {
     (void)state;
     static struct sim s;
@@ -229,8 +229,8 @@ static void small_calls_meet_short_deadlines_among_prefills(void **state) {
                                   .noise = 0.2,
                                   .tokens_max = 16,
                                   .large_share = 0.04});
-    print_message("%zu calls, %zu small ones in time, %zu refused, %zu late\n", s.asked, s.in_time, s.refused, s.late);
-    assert_true((s.refused + s.late) * 50 <= s.asked);
+    print_message("%zu calls, %zu small ones in time, %zu refused, %zu late\n", s.sent, s.in_time, s.refused, s.late);
+    assert_true((s.refused + s.late) * 50 <= s.sent);
 }
 
 int main(void) {

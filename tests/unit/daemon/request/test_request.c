@@ -18,7 +18,7 @@ static void a_request_that_goes_well_is_read_admitted_answered_and_released(void
     request_core_init(&core);
     assert_int_equal(step(&core, REQUEST_SLOT_GRANTED, EXPERTD_ERR_OK), REQUEST_DO_READ);
     assert_int_equal(step(&core, REQUEST_MESSAGE, EXPERTD_ERR_OK), REQUEST_DO_ADMIT);
-    assert_int_equal(step(&core, REQUEST_ENQUEUED, EXPERTD_ERR_OK), REQUEST_DO_NOTHING);
+    assert_int_equal(step(&core, REQUEST_ADMITTED, EXPERTD_ERR_OK), REQUEST_DO_COMPUTE);
     assert_int_equal(step(&core, REQUEST_COMPUTED, EXPERTD_ERR_OK), REQUEST_DO_ANSWER);
     assert_int_equal(core.state, REQUEST_COMMITTING);
     assert_int_equal(step(&core, REQUEST_WRITTEN, EXPERTD_ERR_OK), REQUEST_DO_RELEASE);
@@ -31,11 +31,11 @@ static void an_expired_request_is_answered_at_once_and_released_after_its_batch(
     request_core_init(&core);
     step(&core, REQUEST_SLOT_GRANTED, EXPERTD_ERR_OK);
     step(&core, REQUEST_MESSAGE, EXPERTD_ERR_OK);
-    step(&core, REQUEST_ENQUEUED, EXPERTD_ERR_OK);
+    step(&core, REQUEST_ADMITTED, EXPERTD_ERR_OK);
     assert_int_equal(step(&core, REQUEST_EXPIRED, EXPERTD_ERR_OK), REQUEST_DO_WITHDRAW);
     assert_int_equal(step(&core, REQUEST_STARTED, EXPERTD_ERR_OK), REQUEST_DO_FAIL);
     assert_int_equal(core.error, EXPERTD_ERR_DEADLINE);
-    assert_int_equal(step(&core, REQUEST_WRITTEN, EXPERTD_ERR_OK), REQUEST_DO_NOTHING); // the batch still has its memory
+    assert_int_equal(step(&core, REQUEST_WRITTEN, EXPERTD_ERR_OK), REQUEST_DO_NOTHING); // the batch still holds its memory
     assert_int_equal(step(&core, REQUEST_COMPUTED, EXPERTD_ERR_OK), REQUEST_DO_RELEASE);
     assert_int_equal(core.state, REQUEST_FAILED);
 }
@@ -46,7 +46,7 @@ static void a_withdrawn_request_is_answered_and_released_without_a_batch(void **
     request_core_init(&core);
     step(&core, REQUEST_SLOT_GRANTED, EXPERTD_ERR_OK);
     step(&core, REQUEST_MESSAGE, EXPERTD_ERR_OK);
-    step(&core, REQUEST_ENQUEUED, EXPERTD_ERR_OK);
+    step(&core, REQUEST_ADMITTED, EXPERTD_ERR_OK);
     assert_int_equal(step(&core, REQUEST_EXPIRED, EXPERTD_ERR_OK), REQUEST_DO_WITHDRAW);
     assert_int_equal(step(&core, REQUEST_WITHDRAWN, EXPERTD_ERR_OK), REQUEST_DO_FAIL);
     assert_int_equal(step(&core, REQUEST_WRITTEN, EXPERTD_ERR_OK), REQUEST_DO_RELEASE);
@@ -61,8 +61,8 @@ static void a_cancelled_request_is_released_without_an_answer(void **state) {
     assert_int_equal(core.error, EXPERTD_ERR_CANCELLED);
 }
 
-// The world around one request: what the batcher, the transport and the clock could still do, in any order.
-struct world {
+// Simulates the batcher, the transport and the clock around one request: their pending events, delivered in random order.
+struct surroundings {
     struct request_core core;
     bool queued, running, writing;
     int answers, releases, reads;
@@ -75,14 +75,14 @@ static uint64_t next_random(uint64_t *state) {
     return *state;
 }
 
-static void act(struct world *w, enum request_action action, uint64_t *random);
+static void act(struct surroundings *w, enum request_action action, uint64_t *random);
 
-static void feed(struct world *w, enum request_event_kind kind, enum expertd_err_code error, uint64_t *random) {
-    assert_int_equal(w->releases, 0); // nothing happens to a request after it was released
+static void feed(struct surroundings *w, enum request_event_kind kind, enum expertd_err_code error, uint64_t *random) {
+    assert_int_equal(w->releases, 0); // no event follows the release
     act(w, step(&w->core, kind, error), random);
 }
 
-static void act(struct world *w, enum request_action action, uint64_t *random) {
+static void act(struct surroundings *w, enum request_action action, uint64_t *random) {
     switch (action) {
     case REQUEST_DO_NOTHING:
         break;
@@ -93,9 +93,11 @@ static void act(struct world *w, enum request_action action, uint64_t *random) {
         if (next_random(random) % 4 == 0) {
             feed(w, REQUEST_REFUSED, EXPERTD_ERR_QUEUE_FULL, random);
         } else {
-            w->queued = true;
-            feed(w, REQUEST_ENQUEUED, EXPERTD_ERR_OK, random);
+            feed(w, REQUEST_ADMITTED, EXPERTD_ERR_OK, random);
         }
+        break;
+    case REQUEST_DO_COMPUTE:
+        w->queued = true;
         break;
     case REQUEST_DO_WITHDRAW:
         if (w->queued) {
@@ -117,7 +119,7 @@ static void act(struct world *w, enum request_action action, uint64_t *random) {
     }
 }
 
-static void one_random_event(struct world *w, uint64_t *random) {
+static void one_random_event(struct surroundings *w, uint64_t *random) {
     switch (next_random(random) % 7) {
     case 0:
         feed(w, REQUEST_SLOT_GRANTED, EXPERTD_ERR_OK, random);
@@ -159,12 +161,12 @@ static void any_order_of_events_answers_at_most_once_and_releases_once(void **st
     (void)state;
     uint64_t random = 11;
     for (int round = 0; round < 200000; round++) {
-        struct world w = {.answers = 0};
+        struct surroundings w = {.answers = 0};
         request_core_init(&w.core);
         for (int i = 0; i < 200 && w.releases == 0; i++) {
             one_random_event(&w, &random);
         }
-        if (w.releases == 0) { // whatever is still out comes back
+        if (w.releases == 0) { // deliver the pending events
             feed(&w, REQUEST_CLOSED, EXPERTD_ERR_OK, &random);
             w.queued = false;
             if (w.releases == 0 && w.running) {

@@ -1,4 +1,4 @@
-// Memory for requests on simulated devices: pinned and given back; what is not to be had is refused by name, and nothing is left.
+// Tests pinned request memory on simulated devices: pinning, unpinning, and failures that name the option and leave nothing behind.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static struct expertd_devices *open_devices(void) {
     return devices;
 }
 
-static void it_is_pinned_until_it_is_given_back(void **state) {
+static void memory_is_pinned_until_it_is_unpinned(void **state) {
     (void)state;
     struct request_memory memory;
     struct expertd_devices *devices = open_devices();
@@ -31,11 +31,11 @@ static void it_is_pinned_until_it_is_given_back(void **state) {
         request_memory_unpin(&memory);
         assert_true(memory.bytes == 0 && !memory.memory);
     }
-    request_memory_unpin(&memory); // zeroed
+    request_memory_unpin(&memory); // legal on a zeroed struct
     expertd_devices_close(devices);
 }
 
-static void what_is_not_to_be_had_is_refused_by_name(void **state) {
+static void failures_name_the_bytes_and_the_option(void **state) {
     (void)state;
     struct request_memory memory;
     struct expertd_devices *devices = open_devices();
@@ -53,8 +53,8 @@ static void what_is_not_to_be_had_is_refused_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_pinned_until_it_is_given_back),
-        cmocka_unit_test(what_is_not_to_be_had_is_refused_by_name),
+        cmocka_unit_test(memory_is_pinned_until_it_is_unpinned),
+        cmocka_unit_test(failures_name_the_bytes_and_the_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

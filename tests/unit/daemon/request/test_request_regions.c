@@ -1,4 +1,4 @@
-// A request's shared memory: what is viewed, what is copied, what is let go.
+// Tests the shared memory of a request: views, copies, release.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static struct fixture begin(void) {
 
 static void end(struct fixture *f) {
     region_unpin(f->registry, f->pin);
-    region_registry_destroy(f->registry); // stops the program where a pin is left
+    region_registry_destroy(f->registry); // aborts if a pin is left
 }
 
 static struct wire_tensor tensor_at(uint64_t id, uint64_t offset, uint64_t length) {
@@ -103,7 +103,7 @@ static void errors_name_the_extent(void **state) {
     end(&f);
 }
 
-static void the_largest_request_has_room(void **state) {
+static void the_largest_request_fits(void **state) {
     (void)state;
     struct fixture f = begin();
     struct request_regions regions = {0};
@@ -121,7 +121,7 @@ static void the_largest_request_has_room(void **state) {
     end(&f);
 }
 
-static void nothing_at_all_is_copied_too(void **state) {
+static void an_empty_tensor_is_copied(void **state) {
     (void)state;
     struct fixture f = begin();
     struct request_regions regions = {0};
@@ -139,8 +139,8 @@ int main(void) {
         cmocka_unit_test(a_view_changes_with_the_region_and_a_copy_does_not),
         cmocka_unit_test(data_in_the_message_needs_no_region),
         cmocka_unit_test(errors_name_the_extent),
-        cmocka_unit_test(the_largest_request_has_room),
-        cmocka_unit_test(nothing_at_all_is_copied_too),
+        cmocka_unit_test(the_largest_request_fits),
+        cmocka_unit_test(an_empty_tensor_is_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Requests through the compute thread: each is handed back once, whole, cut or not, with rows or without.
+// Tests the compute thread: each request is returned once, complete, whether it was split or not, with rows or without.
 #include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "daemon/request/worker.h"
 #include "expert/engine/engine.h"
+#include "expert/model/model_load.h"
 
 enum { TOKENS = 5, TOP_K = 2, BATCH_TOKENS = 16, HIDDEN_MAX = 1024 };
 
@@ -27,26 +28,26 @@ struct fixture {
     sem_t held, go, done;
 };
 
-struct asked {
-    struct worker_item item; // first: `done` casts it back
+struct submitted {
+    struct worker_item item; // first: `done` casts it back to this struct
     struct fixture *fixture;
     int32_t ids[TOKENS * TOP_K];
     float weights[TOKENS * TOP_K];
     float hidden[TOKENS * HIDDEN_MAX], output[TOKENS * HIDDEN_MAX];
-    int times;  // that `done` came
-    sem_t over; // where has_over: posted instead of the fixture's
+    int times;  // calls of `done`
+    sem_t over; // posted instead of the fixture's, if has_over is set
     bool has_over;
 };
 
 static void on_done(void *context, struct worker_item *item) {
     struct fixture *f = context;
-    struct asked *asked = (struct asked *)item;
-    asked->times++;
+    struct submitted *submitted = (struct submitted *)item;
+    submitted->times++;
     if (atomic_exchange(&f->hold, false)) {
         sem_post(&f->held);
         sem_wait(&f->go);
     }
-    sem_post(asked->has_over ? &asked->over : &f->done);
+    sem_post(submitted->has_over ? &submitted->over : &f->done);
 }
 
 static struct fixture *start(size_t max_piece_tokens, int64_t max_delay_ns) {
@@ -86,50 +87,50 @@ static struct expertd_tensor_view view(enum expertd_dtype dtype, const void *dat
         .dtype = dtype, .rank = 2, .shape = {TOKENS, columns}, .data = data, .bytes = TOKENS * columns * expertd_dtype_size(dtype)};
 }
 
-// Of the first layer; every choice is `id`.
-static struct asked *ask(struct fixture *f, int32_t id) {
-    struct asked *asked = calloc(1, sizeof *asked);
+// A request for the first layer; every choice is expert `id`.
+static struct submitted *create_request(struct fixture *f, int32_t id) {
+    struct submitted *submitted = calloc(1, sizeof *submitted);
     size_t width = f->model.layers[0].params.hidden_size;
-    asked->fixture = f;
+    submitted->fixture = f;
     for (size_t i = 0; i < TOKENS * TOP_K; i++) {
-        asked->ids[i] = id;
-        asked->weights[i] = 0.5F;
+        submitted->ids[i] = id;
+        submitted->weights[i] = 0.5F;
     }
     for (size_t i = 0; i < TOKENS * width; i++) {
-        asked->hidden[i] = 1;
-        asked->output[i] = NAN;
+        submitted->hidden[i] = 1;
+        submitted->output[i] = NAN;
     }
-    asked->item = (struct worker_item){
+    submitted->item = (struct worker_item){
         .entry = {.tokens = TOKENS, .choices = TOP_K, .deadline_ns = CLOCK_NEVER},
         .request = {.tokens = TOKENS,
-                    .hidden = view(EXPERTD_DTYPE_F32, asked->hidden, width),
+                    .hidden = view(EXPERTD_DTYPE_F32, submitted->hidden, width),
                     .source = ROUTING_GIVEN,
-                    .ids = view(EXPERTD_DTYPE_I32, asked->ids, TOP_K),
-                    .weights = view(EXPERTD_DTYPE_F32, asked->weights, TOP_K),
+                    .ids = view(EXPERTD_DTYPE_I32, submitted->ids, TOP_K),
+                    .weights = view(EXPERTD_DTYPE_F32, submitted->weights, TOP_K),
                     .output_dtype = EXPERTD_DTYPE_F32,
-                    .output = asked->output},
+                    .output = submitted->output},
     };
-    return asked;
+    return submitted;
 }
 
-// It is done once, without an error, and no value is left unwritten.
-static void check(struct asked *asked, bool zeros) {
-    size_t values = TOKENS * asked->fixture->model.layers[0].params.hidden_size;
-    assert_int_equal(asked->times, 1);
-    assert_int_equal(asked->item.error, EXPERTD_ERR_OK);
-    assert_true(asked->item.timings.placement_epoch > 0);
+// The request was returned once, without an error, and every value was written.
+static void check(struct submitted *submitted, bool zeros) {
+    size_t values = TOKENS * submitted->fixture->model.layers[0].params.hidden_size;
+    assert_int_equal(submitted->times, 1);
+    assert_int_equal(submitted->item.error, EXPERTD_ERR_OK);
+    assert_true(submitted->item.timings.placement_epoch > 0);
     for (size_t i = 0; i < values; i++) {
-        assert_false(isnan(asked->output[i]));
-        assert_true(!zeros || asked->output[i] == 0);
+        assert_false(isnan(submitted->output[i]));
+        assert_true(!zeros || submitted->output[i] == 0);
     }
-    free(asked);
+    free(submitted);
 }
 
 static void ask_and_check(struct fixture *f, int32_t id) {
-    struct asked *asked = ask(f, id);
-    worker_submit(f->worker, &asked->item);
+    struct submitted *submitted = create_request(f, id);
+    worker_submit(f->worker, &submitted->item);
     sem_wait(&f->done);
-    check(asked, id < 0);
+    check(submitted, id < 0);
 }
 
 static void a_request_is_answered_with_and_without_rows(void **state) {
@@ -140,7 +141,7 @@ static void a_request_is_answered_with_and_without_rows(void **state) {
     stop(f);
 }
 
-static void one_that_is_cut_is_handed_back_once(void **state) {
+static void a_split_request_is_returned_once(void **state) {
     (void)state;
     struct fixture *f = start(2, 0);
     ask_and_check(f, 1);
@@ -148,11 +149,11 @@ static void one_that_is_cut_is_handed_back_once(void **state) {
     stop(f);
 }
 
-static void a_request_waits_for_the_batch_under_way(void **state) {
+static void a_request_waits_for_the_running_batch(void **state) {
     (void)state;
     struct fixture *f = start(BATCH_TOKENS, 0);
     f->hold = true;
-    struct asked *first = ask(f, 1), *second = ask(f, -1);
+    struct submitted *first = create_request(f, 1), *second = create_request(f, -1);
     worker_submit(f->worker, &first->item);
     sem_wait(&f->held);
     worker_submit(f->worker, &second->item);
@@ -165,7 +166,7 @@ static void a_request_waits_for_the_batch_under_way(void **state) {
     stop(f);
 }
 
-// Its submitter may be inside worker_submit still: the worker is stopped and freed right behind.
+// The submitting thread may still be in worker_submit when `done` runs; the worker is then stopped and freed.
 static void a_worker_may_stop_as_soon_as_its_last_request_is_done(void **state) {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -175,17 +176,17 @@ static void a_worker_may_stop_as_soon_as_its_last_request_is_done(void **state) 
     }
 }
 
-// Four threads, with and without rows: each is answered once (ThreadSanitizer watches).
+// Four threads, requests with and without rows: each is answered once. Run it with ThreadSanitizer.
 static void *submit_many(void *context) {
     struct fixture *f = context;
     for (int i = 0; i < 100; i++) {
-        struct asked *asked = ask(f, i % 4 == 0 ? 1 : -1);
-        sem_init(&asked->over, 0, 0);
-        asked->has_over = true;
-        worker_submit(f->worker, &asked->item);
-        sem_wait(&asked->over);
-        sem_destroy(&asked->over);
-        check(asked, i % 4 != 0);
+        struct submitted *submitted = create_request(f, i % 4 == 0 ? 1 : -1);
+        sem_init(&submitted->over, 0, 0);
+        submitted->has_over = true;
+        worker_submit(f->worker, &submitted->item);
+        sem_wait(&submitted->over);
+        sem_destroy(&submitted->over);
+        check(submitted, i % 4 != 0);
     }
     return NULL;
 }
@@ -206,8 +207,8 @@ static void many_submitters_are_each_answered_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_answered_with_and_without_rows),
-        cmocka_unit_test(one_that_is_cut_is_handed_back_once),
-        cmocka_unit_test(a_request_waits_for_the_batch_under_way),
+        cmocka_unit_test(a_split_request_is_returned_once),
+        cmocka_unit_test(a_request_waits_for_the_running_batch),
         cmocka_unit_test(a_worker_may_stop_as_soon_as_its_last_request_is_done),
         cmocka_unit_test(many_submitters_are_each_answered_once),
     };

@@ -1,4 +1,4 @@
-// Health and reflection over the transport, asked by a gRPC client.
+// Tests health and reflection with a gRPC client over the transport.
 #include "tests/unit/daemon/grpc/rpc_fixture.h"
 
 #include "proto/control/control.h"
@@ -37,7 +37,7 @@ static enum proto_serving watch_next(struct peer_call *call) {
     return decoded(bytes, length);
 }
 
-static void check_tells_each_service_and_refuses_unknown_ones(void **state) {
+static void check_reports_each_service_and_refuses_unknown_ones(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     const char *const known[] = {"", "expertd.v1.Experts"};
@@ -58,7 +58,7 @@ static void check_tells_each_service_and_refuses_unknown_ones(void **state) {
     fixture_stop(f);
 }
 
-static void check_refuses_bytes_that_are_no_request(void **state) {
+static void check_refuses_malformed_requests(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     assert_int_equal(peer_unary(&f->peer, CHECK, "\x0a\xff", 2).status, 3);
@@ -69,7 +69,7 @@ static void check_refuses_bytes_that_are_no_request(void **state) {
     fixture_stop(f);
 }
 
-static void a_watch_tells_the_state_at_once_and_every_change(void **state) {
+static void a_watch_sends_the_state_at_once_and_every_change(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     struct peer_call all, model;
@@ -79,7 +79,7 @@ static void a_watch_tells_the_state_at_once_and_every_change(void **state) {
     assert_int_equal(watch_next(&model), SERVICE_UNKNOWN);
     health_set_serving(f->health, true);
     assert_int_equal(watch_next(&all), SERVING);
-    health_set_serving(f->health, true); // no news
+    health_set_serving(f->health, true); // no change: no message
     health_set_model(f->health, "m");
     assert_int_equal(watch_next(&model), SERVING);
     health_set_serving(f->health, false);
@@ -92,7 +92,7 @@ static void a_watch_tells_the_state_at_once_and_every_change(void **state) {
     fixture_stop(f);
 }
 
-static void a_watch_that_comes_during_the_end_tells_its_state_and_ends(void **state) {
+static void a_watch_opened_during_shutdown_sends_the_state_and_ends(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     health_end_watches(f->health);
@@ -103,7 +103,7 @@ static void a_watch_that_comes_during_the_end_tells_its_state_and_ends(void **st
     fixture_stop(f);
 }
 
-static void a_watch_that_has_not_asked_yet_ends_too(void **state) {
+static void a_watch_without_a_request_ends_at_shutdown(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     struct peer_call call;
@@ -143,7 +143,7 @@ static void reflection_answers_each_message_in_order(void **state) {
     fixture_stop(f);
 }
 
-static void an_idle_reflection_stream_is_ended_at_the_end(void **state) {
+static void an_idle_reflection_stream_ends_at_shutdown(void **state) {
     (void)state;
     struct fixture *f = fixture_start(1 << 20, 8);
     struct peer_call call;
@@ -156,13 +156,13 @@ static void an_idle_reflection_stream_is_ended_at_the_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(check_tells_each_service_and_refuses_unknown_ones),
-        cmocka_unit_test(check_refuses_bytes_that_are_no_request),
-        cmocka_unit_test(a_watch_tells_the_state_at_once_and_every_change),
-        cmocka_unit_test(a_watch_that_comes_during_the_end_tells_its_state_and_ends),
-        cmocka_unit_test(a_watch_that_has_not_asked_yet_ends_too),
+        cmocka_unit_test(check_reports_each_service_and_refuses_unknown_ones),
+        cmocka_unit_test(check_refuses_malformed_requests),
+        cmocka_unit_test(a_watch_sends_the_state_at_once_and_every_change),
+        cmocka_unit_test(a_watch_opened_during_shutdown_sends_the_state_and_ends),
+        cmocka_unit_test(a_watch_without_a_request_ends_at_shutdown),
         cmocka_unit_test(reflection_answers_each_message_in_order),
-        cmocka_unit_test(an_idle_reflection_stream_is_ended_at_the_end),
+        cmocka_unit_test(an_idle_reflection_stream_ends_at_shutdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

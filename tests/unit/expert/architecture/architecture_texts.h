@@ -1,4 +1,4 @@
-// config.json texts and what the table makes of them, for tests of it.
+// Helpers for tests of the architecture table: config.json texts, and the parameters and layers that result.
 #ifndef EXPERTD_TESTS_UNIT_EXPERT_ARCHITECTURE_ARCHITECTURE_TEXTS_H
 #define EXPERTD_TESTS_UNIT_EXPERT_ARCHITECTURE_ARCHITECTURE_TEXTS_H
 
@@ -12,7 +12,10 @@
 
 #include <cmocka.h>
 
+#include "expert/architecture/architecture.h"
+#include "expert/architecture/architecture_layers.h"
 #include "expert/architecture/architecture_table.h"
+#include "expert/config/config.h"
 
 static inline struct config *parse(const char *text) {
     struct config *config;
@@ -58,7 +61,7 @@ static inline void refuse_params(const char *text, const char *message) {
     config_destroy(config);
 }
 
-// "MD-": layers 0, 1, 2 are MoE, dense, unsaid.
+// "MD-": layers 0, 1, 2 are MoE, dense, unspecified.
 static inline void assert_layers(const char *text, const char *kinds) {
     struct config *config = parse(text);
     const struct architecture *row = row_of(config);
@@ -67,7 +70,7 @@ static inline void assert_layers(const char *text, const char *kinds) {
         if (err_is(architecture_layer_kind(row, config, layer, &kind))) {
             fail_msg("%s", expertd_err_message());
         }
-        if (kind != (kinds[layer] == 'M' ? LAYER_MOE : kinds[layer] == 'D' ? LAYER_DENSE : LAYER_UNSAID)) {
+        if (kind != (kinds[layer] == 'M' ? LAYER_MOE : kinds[layer] == 'D' ? LAYER_DENSE : LAYER_UNSPECIFIED)) {
             fail_msg("layer %u of %s is kind %d", layer, text, (int)kind);
         }
     }

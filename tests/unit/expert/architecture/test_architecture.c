@@ -1,5 +1,7 @@
-// What the table makes of config.json: parameters, layers, refusals.
+// From config.json to parameters and layers by the architecture table, and what is refused.
 #include "architecture_texts.h"
+
+#include <ctype.h>
 
 // ---- rows ----
 
@@ -24,7 +26,7 @@ static void mixtral_normalises_softmax_without_epsilon(void **state) {
     assert_int_equal(p.shared_intermediate_size, 0);
 }
 
-static void qwens_norm_follows_the_flag_and_its_default(void **state) {
+static void norm_topk_prob_and_its_default_decide_qwens_norm(void **state) {
     (void)state;
 #define SHARED ",\"shared_expert_intermediate_size\":80"
     assert_int_equal(params_at(QWEN("qwen2_moe", SHARED), 0).routing.norm, EXPERTD_NORM_NONE);
@@ -34,7 +36,7 @@ static void qwens_norm_follows_the_flag_and_its_default(void **state) {
     assert_int_equal(params_at(QWEN("mellum", ""), 0).routing.norm, EXPERTD_NORM_SUM);
     assert_int_equal(params_at(QWEN("mellum", ",\"norm_topk_prob\":false"), 0).routing.norm, EXPERTD_NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen3_moe", ",\"norm_topk_prob\":null"), 0).routing.norm, EXPERTD_NORM_NONE);
-    refuse_params(QWEN("mellum", ",\"norm_topk_prob\":null"), "norm_topk_prob is null: true or false is wanted");
+    refuse_params(QWEN("mellum", ",\"norm_topk_prob\":null"), "norm_topk_prob is null: expected true or false");
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED), 0).routing.norm, EXPERTD_NORM_SUM);
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED ",\"norm_topk_prob\":false"), 0).routing.norm, EXPERTD_NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen3_vl_moe_text", ""), 0).routing.norm, EXPERTD_NORM_SUM);
@@ -43,7 +45,7 @@ static void qwens_norm_follows_the_flag_and_its_default(void **state) {
     assert_int_equal(p.shared_intermediate_size, 80);
     refuse_params(QWEN("qwen2_moe", ""), "shared_expert_intermediate_size is missing");
     refuse_params(QWEN("qwen3_vl_moe", ",\"norm_topk_prob\":false"),
-                  "norm_topk_prob is false, which is not computed here: true is");
+                  "norm_topk_prob is false, which is not supported: expected true");
 }
 
 static void deepseek_v3_has_groups_bias_scale_and_shared_width(void **state) {
@@ -85,7 +87,7 @@ static void deepseek_v2_limits_groups_where_its_method_says(void **state) {
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"noaux_tc\""), "topk_method is noaux_tc");
 }
 
-static void groups_that_config_json_leaves_unsaid_are_the_authors(void **state) {
+static void absent_group_keys_take_the_default_of_the_models_code(void **state) {
     (void)state;
 #define GROUPED(type, more) DEEPSEEK(type, ",\"norm_topk_prob\":true" more)
     struct layer_params eight[] = {params_at(GROUPED("deepseek_v3", ""), 1), params_at(GROUPED("deepseek_v32", ""), 1),
@@ -106,7 +108,7 @@ static void groups_that_config_json_leaves_unsaid_are_the_authors(void **state) 
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"group_limited_greedy\""), "n_group is missing");
 }
 
-static void bailing_hybrid_normalises_as_its_flag_says_one_expert_alone_too(void **state) {
+static void bailing_hybrid_normalises_by_its_flag_even_if_k_is_one(void **state) {
     (void)state;
 #define BAILING(type, k, more)                                                                                                     \
     "{\"model_type\":\"" type "\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"num_experts\":16,\"num_experts_per_tok\":" k   \
@@ -134,8 +136,8 @@ static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     p = params_at(GPT_OSS(",\"swiglu_alpha\":1.5,\"swiglu_limit\":9"), 0);
     assert_true(p.activation.alpha == 1.5f && p.activation.limit == 9);
     assert_true(params_at(GPT_OSS(",\"swiglu_limit\":Infinity"), 0).activation.limit == 0);
-    refuse_params(GPT_OSS(",\"swiglu_limit\":null"), "swiglu_limit is null: a positive number is wanted");
-    refuse_params(GPT_OSS(",\"swiglu_limit\":0.0"), "swiglu_limit is 0: a positive number is wanted");
+    refuse_params(GPT_OSS(",\"swiglu_limit\":null"), "swiglu_limit is null: expected a positive number");
+    refuse_params(GPT_OSS(",\"swiglu_limit\":0.0"), "swiglu_limit is 0: expected a positive number");
 #define MINIMAX_M3(more)                                                                                                           \
     "{\"model_type\":\"minimax_m3\",\"hidden_size\":80,\"intermediate_size\":48,\"num_local_experts\":6,\"num_experts_per_tok\":"  \
     "3,\"routed_scaling_factor\":2,\"shared_intermediate_size\":48" more "}"
@@ -182,7 +184,7 @@ static void a_list_gives_each_layer_its_own_k(void **state) {
     struct config *config = parse(HUNYUAN);
     struct layer_params p;
     assert_int_equal(architecture_params(row_of(config), config, 2, &p).code, EXPERTD_ERR_CHECKPOINT);
-    assert_says("moe_topk has 2 elements, number 2 is wanted");
+    assert_says("moe_topk has 2 elements: element 2 is missing");
     config_destroy(config);
 }
 
@@ -254,7 +256,7 @@ static void gemmas_router_has_an_input_of_its_own(void **state) {
     refuse_params(GEMMA_MOE(",\"rms_norm_eps\":1"), "rms_norm_eps is 1");
 }
 
-static void steps_limits_differ_per_layer_and_for_the_shared_expert(void **state) {
+static void step_has_limits_by_layer_and_for_the_shared_expert(void **state) {
     (void)state;
     static const char TEXT[] = "{\"model_type\":\"step3p5\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"moe_num_experts\":8,"
                                "\"moe_top_k\":2,\"share_expert_dim\":40,\"moe_router_scaling_factor\":3,"
@@ -304,7 +306,7 @@ static void missing_and_impossible_sizes_are_named(void **state) {
     (void)state;
     refuse_params("{\"model_type\":\"mixtral\"}", "hidden_size is missing");
     refuse_params("{\"model_type\":\"mixtral\",\"hidden_size\":64}", "intermediate_size is missing");
-    refuse_params("{\"model_type\":\"mixtral\",\"hidden_size\":0}", "hidden_size is 0: 1 to");
+    refuse_params("{\"model_type\":\"mixtral\",\"hidden_size\":0}", "hidden_size is 0: expected 1 to");
     refuse_params("{\"model_type\":\"mixtral\",\"hidden_size\":4294967295}", "hidden_size is 4294967295");
     refuse_params(QWEN("qwen3_moe", ",\"num_local_experts\":8,\"moe_k\":9"), "num_experts_per_tok is 3 and moe_k is 9");
     refuse_params("{\"model_type\":\"mixtral\",\"hidden_size\":64,\"intermediate_size\":8,\"num_experts\":4,\"moe_k\":5}",
@@ -319,10 +321,10 @@ static void missing_and_impossible_sizes_are_named(void **state) {
                   "routed_scaling_factor is missing");
 }
 
-static void unusual_values_are_refused_by_key_and_value(void **state) {
+static void unsupported_values_are_refused_by_key_and_value(void **state) {
     (void)state;
     refuse_params(MIXTRAL(",\"hidden_activation\":\"gelu\""),
-                  "hidden_activation is gelu, which is not computed here: silu|swish is");
+                  "hidden_activation is gelu, which is not supported: expected silu|swish");
     refuse_params(MIXTRAL(",\"scoring_func\":\"sigmoid\""), "scoring_func is sigmoid");
     refuse_params(MIXTRAL(",\"routed_scaling_factor\":2.5"), "routed_scaling_factor is 2.5");
     refuse_params(MIXTRAL(",\"n_group\":4"), "n_group is 4");
@@ -338,8 +340,8 @@ static void unusual_values_are_refused_by_key_and_value(void **state) {
     (void)params_at(MIXTRAL(",\"routed_scaling_factor\":1.0,\"n_group\":1,\"norm_topk_prob\":true,\"swiglu_limit\":null"), 0);
 }
 
-// No model's own code reads any but attention's keys by layer.
-static void what_the_block_reads_must_be_the_same_in_all_layers(void **state) {
+// No model's own code applies overrides to other keys than those of attention.
+static void per_layer_overrides_of_the_blocks_keys_are_refused(void **state) {
     (void)state;
 #define FOR_LAYER_5(more) ",\"per_layer_config\":{\"05\":{" more "}}"
     static const char *const OWN[] = {"\"num_experts_per_tok\":2",   "\"moe_topk\":2",           "\"n_group\":2",
@@ -384,7 +386,7 @@ static void layers_follow_each_rule(void **state) {
     assert_layers("{\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":0,\"mlp_layer_types\":[\"dense\",\"sparse\"]}", "DM");
 }
 
-static void layer_lists_that_lie_are_refused(void **state) {
+static void invalid_layer_lists_are_refused(void **state) {
     (void)state;
     refuse_layer("{\"model_type\":\"qwen2_moe\",\"decoder_sparse_step\":0}", 0, "decoder_sparse_step is 0");
     refuse_layer("{\"model_type\":\"deepseek_v3\",\"moe_layer_freq\":0}", 0, "moe_layer_freq is 0");
@@ -393,7 +395,7 @@ static void layer_lists_that_lie_are_refused(void **state) {
     refuse_layer("{\"model_type\":\"mixtral\",\"mlp_layer_types\":[\"sparse\"]}", 1, "mlp_layer_types has 1 elements");
     refuse_layer("{\"model_type\":\"mixtral\",\"mlp_layer_types\":[\"hash_moe\"]}", 0, "\"hash_moe\" for layer 0");
     refuse_layer("{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\"}", 2, "has 2 characters");
-    refuse_layer("{\"model_type\":\"step3p5\",\"moe_layers_enum\":\"1;3\"}", 0, "numbers between commas");
+    refuse_layer("{\"model_type\":\"step3p5\",\"moe_layers_enum\":\"1;3\"}", 0, "numbers separated by commas");
 }
 
 static void the_number_of_layers_is_read_and_bounded(void **state) {
@@ -426,7 +428,7 @@ static void the_number_of_layers_is_read_and_bounded(void **state) {
 
 // ---- finding ----
 
-static void a_class_goes_before_a_model_type(void **state) {
+static void a_class_takes_precedence_over_model_type(void **state) {
     (void)state;
     struct config *config = parse("{\"architectures\":[\"BailingMoeV2ForCausalLM\"],\"model_type\":\"bailing_moe\"}");
     assert_string_equal(architecture_model_type(row_of(config)), "bailing_moe_v2");
@@ -450,17 +452,34 @@ static void refuse_row(const char *text, const char *message) {
 static void unknown_and_refused_models_say_so(void **state) {
     (void)state;
     refuse_row("{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"]}", "unknown model_type \"llama\"");
-    assert_says("mixtral, qwen2_moe");
     assert_says("LlamaForCausalLM");
-    refuse_row("{}", "unknown model_type \"\"");
-    refuse_row("{\"model_type\":3}", "a string is wanted");
+    assert_says("the nearest served one is llama4;");
+    assert_says("docs/models.md");
+    refuse_row("{}", "unknown model_type \"\" (architectures \"\"): docs/models.md lists the served ones");
+    refuse_row("{\"model_type\":3}", "expected a string");
     refuse_row("{\"model_type\":\"switch_transformers\"}", "capacity");
     refuse_row("{\"model_type\":\"nllb-moe\"}", "capacity");
     refuse_row("{\"model_type\":\"zaya\"}", "layer before");
     refuse_row("{\"model_type\":\"ernie4_5_vl_moe\"}", "token's type");
 }
 
-// A row that is served says all that its columns need.
+// Every name of every row can be suggested: here for its spelling in capitals.
+static void an_unknown_model_is_refused_with_the_nearest_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
+        for (const char *const *type = ARCHITECTURES[i].model_types; *type; type++) {
+            char text[128], capitals[64], nearest[128];
+            for (size_t c = 0; c <= strlen(*type); c++) {
+                capitals[c] = (char)toupper((unsigned char)(*type)[c]);
+            }
+            snprintf(text, sizeof text, "{\"model_type\":\"%s\"}", capitals);
+            snprintf(nearest, sizeof nearest, "the nearest served one is %s;", *type);
+            refuse_row(text, nearest);
+        }
+    }
+}
+
+// A served row sets all columns that its other columns need.
 static void check_row(const struct architecture *a, const struct tensor_names *names) {
     if (!names) {
         fail_msg("%s has no names", a->model_types[0]);
@@ -479,7 +498,7 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(!a->latent_key || (names->latent_in && names->latent_out));
     assert_true(!a->latent_key || (a->shared == SHARED_PLAIN && !a->weights_on_input && !a->zero_experts_key));
     assert_true(!a->has_selection_bias || names->selection_bias[0]);
-    assert_true(!a->selection_bias_may_miss || a->has_selection_bias);
+    assert_true(!a->selection_bias_is_optional || a->has_selection_bias);
     assert_true(!a->router_has_bias || names->router_bias);
     assert_true(!a->output_norm || (names->output_norm[0] && a->shared == SHARED_PLAIN));
     assert_true(!a->output_norm || (!a->latent_key && !a->zero_experts_key));
@@ -498,7 +517,7 @@ static void names_differ(const struct architecture *a, const struct architecture
     }
 }
 
-static void rows_are_whole_and_share_no_name(void **state) {
+static void rows_are_complete_and_share_no_name(void **state) {
     (void)state;
     for (size_t i = 0; i < ARCHITECTURE_COUNT + ARCHITECTURE_REFUSED_COUNT; i++) {
         const struct architecture *a = row_at(i);
@@ -516,11 +535,11 @@ static void rows_are_whole_and_share_no_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixtral_normalises_softmax_without_epsilon),
-        cmocka_unit_test(qwens_norm_follows_the_flag_and_its_default),
+        cmocka_unit_test(norm_topk_prob_and_its_default_decide_qwens_norm),
         cmocka_unit_test(deepseek_v3_has_groups_bias_scale_and_shared_width),
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
-        cmocka_unit_test(groups_that_config_json_leaves_unsaid_are_the_authors),
-        cmocka_unit_test(bailing_hybrid_normalises_as_its_flag_says_one_expert_alone_too),
+        cmocka_unit_test(absent_group_keys_take_the_default_of_the_models_code),
+        cmocka_unit_test(bailing_hybrid_normalises_by_its_flag_even_if_k_is_one),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
@@ -529,18 +548,19 @@ int main(void) {
         cmocka_unit_test(dbrx_reads_its_nested_keys_and_its_norm),
         cmocka_unit_test(longcats_identity_experts_are_routed_to),
         cmocka_unit_test(nemotron_is_not_gated),
-        cmocka_unit_test(steps_limits_differ_per_layer_and_for_the_shared_expert),
+        cmocka_unit_test(step_has_limits_by_layer_and_for_the_shared_expert),
         cmocka_unit_test(sparsemixers_jitter_has_its_default),
         cmocka_unit_test(every_name_of_a_key_is_accepted_for_every_model),
         cmocka_unit_test(missing_and_impossible_sizes_are_named),
-        cmocka_unit_test(unusual_values_are_refused_by_key_and_value),
-        cmocka_unit_test(what_the_block_reads_must_be_the_same_in_all_layers),
+        cmocka_unit_test(unsupported_values_are_refused_by_key_and_value),
+        cmocka_unit_test(per_layer_overrides_of_the_blocks_keys_are_refused),
         cmocka_unit_test(layers_follow_each_rule),
-        cmocka_unit_test(layer_lists_that_lie_are_refused),
+        cmocka_unit_test(invalid_layer_lists_are_refused),
         cmocka_unit_test(the_number_of_layers_is_read_and_bounded),
-        cmocka_unit_test(a_class_goes_before_a_model_type),
+        cmocka_unit_test(a_class_takes_precedence_over_model_type),
         cmocka_unit_test(unknown_and_refused_models_say_so),
-        cmocka_unit_test(rows_are_whole_and_share_no_name),
+        cmocka_unit_test(an_unknown_model_is_refused_with_the_nearest_name),
+        cmocka_unit_test(rows_are_complete_and_share_no_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Makes small checkpoints for tests: tensors whose every element tells where it lies, in memory or as files.
+// Makes small checkpoints for tests, in memory or as files. The value of an element is its position.
 #ifndef EXPERTD_TESTS_UNIT_EXPERT_CHECKPOINT_CHECKPOINT_BUILDER_H
 #define EXPERTD_TESTS_UNIT_EXPERT_CHECKPOINT_CHECKPOINT_BUILDER_H
 
@@ -37,7 +37,7 @@ static inline void builder_add(struct builder *b, const char *name, enum expertd
     entry->view.data = data;
 }
 
-// Takes a tensor out again, as a checkpoint that lacks it.
+// Removes a tensor again.
 static inline void builder_remove(struct builder *b, const char *name) {
     for (size_t i = 0; i < b->count; i++) {
         if (strcmp(b->entries[i].name, name) == 0) {

@@ -1,4 +1,4 @@
-// Checkpoint folders: which files are opened, and what is said of those that are damaged, missing or lie.
+// Checkpoint folders: which files are opened, and the errors for damaged, missing and inconsistent ones.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,7 +107,7 @@ static void shards_are_opened_by_their_index(void **state) {
     checkpoint_close(c);
 }
 
-static void what_the_index_does_not_list_is_no_part_of_the_model(void **state) {
+static void tensors_that_the_index_does_not_list_are_ignored(void **state) {
     (void)state;
     builder_write(&builder, 0, 3, folder, "s1.safetensors");
     index_text("\"a\":\"s1.safetensors\",\"c\":\"s1.safetensors\"");
@@ -127,7 +127,7 @@ static void links_to_regular_files_are_followed(void **state) {
     checkpoint_close(c);
 }
 
-static void a_link_to_nowhere_or_to_a_fifo_is_refused(void **state) {
+static void a_dangling_link_or_a_link_to_a_fifo_is_refused(void **state) {
     (void)state;
     struct checkpoint *c;
     assert_int_equal(symlink("blobs/gone", path_of("model.safetensors")), 0);
@@ -136,32 +136,32 @@ static void a_link_to_nowhere_or_to_a_fifo_is_refused(void **state) {
     assert_int_equal(unlink(path_of("model.safetensors")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
     assert_int_equal(symlink("fifo", path_of("model.safetensors")), 0);
-    refuse("model.safetensors is no regular file");
+    refuse("model.safetensors is not a regular file");
     assert_int_equal(unlink(path_of("model.safetensors")), 0);
     index_text("\"a\":\"fifo\"");
-    refuse("fifo is no regular file");
+    refuse("fifo is not a regular file");
     assert_int_equal(unlink(path_of("model.safetensors.index.json")), 0);
     assert_int_equal(symlink("fifo", path_of("model.safetensors.index.json")), 0);
-    refuse("model.safetensors.index.json is no regular file");
+    refuse("model.safetensors.index.json is not a regular file");
 }
 
-static void missing_files_are_named_with_what_to_do(void **state) {
+static void missing_files_are_named_with_advice(void **state) {
     (void)state;
-    refuse("neither model.safetensors nor model.safetensors.index.json is there: is the download complete?");
+    refuse("neither model.safetensors nor model.safetensors.index.json exists: is the download complete?");
     builder_write_text(folder, "pytorch_model.bin", "x");
-    refuse("only pytorch_model.bin: pickled PyTorch weights are not read: convert them to safetensors");
+    refuse("only pytorch_model.bin: pickled PyTorch weights are not supported: convert them to safetensors");
     builder_write_text(folder, "model-00001-of-00002.safetensors", "x");
-    refuse("only model-00001-of-00002.safetensors: the index that belongs to it is missing");
+    refuse("only model-00001-of-00002.safetensors: its index is missing");
     unlink(path_of("config.json"));
-    refuse("holds no config.json");
+    refuse("has no config.json");
     struct checkpoint *c;
     assert_int_equal(checkpoint_open(path_of("absent"), &c).code, EXPERTD_ERR_CHECKPOINT);
     assert_non_null(strstr(expertd_err_message(), "absent: No such file"));
     assert_int_equal(checkpoint_open(path_of("pytorch_model.bin"), &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "is no folder: name the folder that holds config.json"));
+    assert_non_null(strstr(expertd_err_message(), "is not a folder: name the folder that holds config.json"));
     builder_write_text(folder, "model.gguf", "x");
     assert_int_equal(checkpoint_open(path_of("model.gguf"), &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "is no folder: GGUF is not read"));
+    assert_non_null(strstr(expertd_err_message(), "is not a folder: GGUF is not supported"));
 }
 
 static int open_as_somebody(const char *path) {
@@ -173,7 +173,7 @@ static int open_as_somebody(const char *path) {
     return refused && strstr(expertd_err_message(), "Permission denied: let uid ") ? 0 : 1;
 }
 
-// A child's, whose user root would not be.
+// Opens the folder in a child process without root's privileges, which the folder's mode refuses.
 static void expect_no_permission(const char *path) {
     int status;
     pid_t child = fork();
@@ -184,7 +184,7 @@ static void expect_no_permission(const char *path) {
     assert_int_equal(status, 0);
 }
 
-static void a_folder_that_may_not_be_read_is_not_said_to_be_empty(void **state) {
+static void a_folder_without_read_permission_is_not_reported_as_empty(void **state) {
     (void)state;
     assert_int_equal(mkdir(path_of("closed"), 0700), 0);
     assert_int_equal(mkdir(path_of("closed/model"), 0700), 0);
@@ -205,12 +205,12 @@ static void a_missing_shard_and_a_misplaced_tensor_are_named(void **state) {
     index_text("\"a\":\"s1.safetensors\",\"c\":\"s2.safetensors\"");
     refuse("lists shard s2.safetensors (of 2), which is not in the folder: download it");
     builder_write(&builder, 1, 1, folder, "s2.safetensors");
-    refuse("tensor b lies in two files");
+    refuse("tensor b is in two files");
     builder_write(&builder, 0, 1, folder, "s1.safetensors");
-    refuse("lists tensor c in s2.safetensors, which does not hold it");
+    refuse("lists tensor c in s2.safetensors, which does not have it");
 }
 
-static void an_index_that_lies_is_refused(void **state) {
+static void an_invalid_index_is_refused(void **state) {
     (void)state;
     static const struct {
         const char *map, *message;
@@ -222,10 +222,10 @@ static void an_index_that_lies_is_refused(void **state) {
         {"\"a\":\".\"", "the plain name of a file"},
         {"\"a\":\"\"", "the plain name of a file"},
         {"\"a\":\"x\\n\"", "the plain name of a file"},
-        {"\"a\":7", "'\"' wanted"},
+        {"\"a\":7", "expected '\"'"},
         {"\"a\":\"s\",\"a\":\"s\"", "weight_map has a twice"},
         {"", "weight_map is empty"},
-        {"\"a\":\"s\"},\"weight_map\":{", "weight_map is there twice"},
+        {"\"a\":\"s\"},\"weight_map\":{", "weight_map occurs twice"},
         {"\"a\":\"s\",", "bad JSON"},
         {"\"a\\u0000\":\"s\"", "U+0000"},
     };
@@ -243,7 +243,7 @@ static void an_index_that_lies_is_refused(void **state) {
     memcpy(deep, "{\"x\":", 5);
     deep[sizeof deep - 1] = '\0';
     builder_write_text(folder, "model.safetensors.index.json", deep);
-    refuse("nested less than 64 deep");
+    refuse("at most 64 levels of nesting");
 }
 
 static void too_many_shards_are_refused_before_they_are_opened(void **state) {
@@ -259,11 +259,11 @@ static void too_many_shards_are_refused_before_they_are_opened(void **state) {
     fprintf(file, "{\"weight_map\":{%s}}", map);
     fclose(file);
     free(map);
-    refuse("names 4097 files, at most 4096 are opened");
+    refuse("names 4097 files: at most 4096 are supported");
 }
 
-// As in a hub cache, where each name leads to a blob.
-static void links_to_files_of_their_own_are_shards(void **state) {
+// As in a hub cache, where each name is a link to a blob.
+static void shards_may_be_links_to_different_files(void **state) {
     (void)state;
     assert_int_equal(mkdir(path_of("blobs"), 0700), 0);
     builder_write(&builder, 0, 1, folder, "blobs/01");
@@ -276,7 +276,7 @@ static void links_to_files_of_their_own_are_shards(void **state) {
     checkpoint_close(c);
 }
 
-static void shards_that_are_one_file_are_refused_before_any_is_opened(void **state) {
+static void two_shards_that_are_one_file_are_refused_before_any_is_opened(void **state) {
     (void)state;
     char hard[256];
     builder_write_text(folder, "s1.safetensors", "which would be refused once it is opened");
@@ -289,7 +289,7 @@ static void shards_that_are_one_file_are_refused_before_any_is_opened(void **sta
     refuse("lists shards s1.safetensors and s2.safetensors, which are links to one file: download the two again");
 }
 
-// A file of so many empty tensors, whose header is padded to so many bytes at least.
+// Writes a file of `tensors` empty tensors, with the header padded to at least `header_bytes`.
 static void write_many(const char *name, const char *prefix, int tensors, size_t bytes) {
     char *header = NULL;
     size_t length = 0;
@@ -305,7 +305,7 @@ static void write_many(const char *name, const char *prefix, int tensors, size_t
         fputc(' ', text);
     }
     fclose(text);
-    uint64_t before = length; // little-endian, as all that is tested
+    uint64_t before = length; // little-endian, like every machine that runs the tests
     assert_int_equal(fwrite(&before, sizeof before, 1, file), 1);
     assert_int_equal(fwrite(header, 1, length, file), length);
     fclose(file);
@@ -318,10 +318,10 @@ static void more_tensors_or_headers_than_any_model_has_are_refused(void **state)
     write_many("s3", "c", 1, 0);
     write_many("s1", "a", CHECKPOINT_TENSORS_MAX / 2, 0);
     write_many("s2", "b", CHECKPOINT_TENSORS_MAX / 2 + 1, 0);
-    refuse("the shards to s2 (2 of 3) have 1048577 tensors, more than the 1048576 that are read of one checkpoint");
+    refuse("the shards up to s2 (2 of 3) have 1048577 tensors, more than the 1048576 that a checkpoint may have");
     write_many("s1", "a", 1, CHECKPOINT_HEADER_BYTES_MAX / 2);
     write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 2 + 1);
-    refuse("the shards to s2 (2 of 3) have 134217729 bytes of headers, more than the 134217728 that are read of one checkpoint");
+    refuse("the shards up to s2 (2 of 3) have 134217729 bytes of headers, more than the 134217728 that a checkpoint may have");
     write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 4);
     checkpoint_close(open_whole());
 }
@@ -342,7 +342,7 @@ static void memory_is_opened_like_a_folder(void **state) {
     (void)state;
     static const char HEADER[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}";
     char file[8 + sizeof HEADER] = {sizeof HEADER - 1};
-    memcpy(file + 8, HEADER, sizeof HEADER - 1); // the byte of data is the terminator
+    memcpy(file + 8, HEADER, sizeof HEADER - 1); // the one byte of data is the terminator
     struct checkpoint_bytes bytes = {"{}", 2, NULL, 0, file, sizeof file};
     struct checkpoint *c;
     assert_false(err_is(checkpoint_parse(&bytes, &c)));
@@ -362,16 +362,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(one_file_is_opened),
         TEST(shards_are_opened_by_their_index),
-        TEST(what_the_index_does_not_list_is_no_part_of_the_model),
+        TEST(tensors_that_the_index_does_not_list_are_ignored),
         TEST(links_to_regular_files_are_followed),
-        TEST(a_link_to_nowhere_or_to_a_fifo_is_refused),
-        TEST(missing_files_are_named_with_what_to_do),
-        TEST(a_folder_that_may_not_be_read_is_not_said_to_be_empty),
+        TEST(a_dangling_link_or_a_link_to_a_fifo_is_refused),
+        TEST(missing_files_are_named_with_advice),
+        TEST(a_folder_without_read_permission_is_not_reported_as_empty),
         TEST(a_missing_shard_and_a_misplaced_tensor_are_named),
-        TEST(an_index_that_lies_is_refused),
+        TEST(an_invalid_index_is_refused),
         TEST(too_many_shards_are_refused_before_they_are_opened),
-        TEST(links_to_files_of_their_own_are_shards),
-        TEST(shards_that_are_one_file_are_refused_before_any_is_opened),
+        TEST(shards_may_be_links_to_different_files),
+        TEST(two_shards_that_are_one_file_are_refused_before_any_is_opened),
         TEST(more_tensors_or_headers_than_any_model_has_are_refused),
         TEST(a_damaged_shard_is_named),
         TEST(memory_is_opened_like_a_folder),

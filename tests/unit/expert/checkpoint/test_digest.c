@@ -1,4 +1,4 @@
-// Digests: the same codes give the same digest however they lie; the published XXH3 values hold.
+// Digests: equal elements give equal digests in any layout; the published XXH3 values are reproduced.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ enum { N = 150, K = 70 };
 static uint64_t digest_of(const struct expertd_weight_source *source, size_t n, size_t k) {
     struct digest d;
     size_t bytes = digest_scratch_bytes(source, n, k);
-    void *scratch = malloc(bytes ? bytes : 1); // exact, so that an overrun is seen
+    void *scratch = malloc(bytes ? bytes : 1); // exact, so that sanitizers see an overrun
     assert_non_null(scratch);
     digest_init(&d);
     digest_matrix(&d, source, n, k, scratch);
@@ -103,7 +103,7 @@ static void vector_digest_follows_its_stride(void **state) {
                      digest_of(&(struct expertd_weight_source){strided, EXPERTD_DTYPE_BF16, 0, 2}, 1, N));
 }
 
-static void texts_do_not_run_together(void **state) {
+static void the_boundary_between_texts_counts(void **state) {
     (void)state;
     struct digest a, b;
     digest_init(&a);
@@ -115,7 +115,7 @@ static void texts_do_not_run_together(void **state) {
     assert_int_not_equal(digest_64(&a), digest_64(&b));
 }
 
-static void numbers_go_in_little_endian(void **state) {
+static void numbers_are_added_little_endian(void **state) {
     (void)state;
     struct digest a, b;
     digest_init(&a);
@@ -132,8 +132,8 @@ int main(void) {
         cmocka_unit_test(digest_continues_after_it_was_read),
         cmocka_unit_test(matrix_digest_is_that_of_the_row_major_codes),
         cmocka_unit_test(vector_digest_follows_its_stride),
-        cmocka_unit_test(texts_do_not_run_together),
-        cmocka_unit_test(numbers_go_in_little_endian),
+        cmocka_unit_test(the_boundary_between_texts_counts),
+        cmocka_unit_test(numbers_are_added_little_endian),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

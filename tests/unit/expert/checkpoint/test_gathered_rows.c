@@ -1,4 +1,4 @@
-// Rows gathered from columns: every element from its place, at every edge of the tiles, and nothing beside them written.
+// Rows of transposed matrices: every element is read from its position, at every edge of the tiles, and nothing else is written.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static void fill(uint8_t *bytes, size_t count) {
     }
 }
 
-// The rows beside what they are taken from, element by element.
+// Compares the rows with the source, element by element.
 static void check(const struct expertd_weight_source *source, size_t first, size_t rows, size_t k) {
     const size_t size = expertd_dtype_size(source->dtype), bytes = rows * k * size;
     uint8_t *guarded = malloc(bytes + 2 * GUARD), *dst = guarded + GUARD;
@@ -39,14 +39,14 @@ static void check(const struct expertd_weight_source *source, size_t first, size
     free(guarded);
 }
 
-static void every_element_comes_from_its_place(void **state) {
+static void every_element_is_gathered_from_its_position(void **state) {
     (void)state;
     static const size_t rows[] = {1, 3, 4, 7, 8, 9, 63, 64}, ks[] = {1, 3, 4, 8, 31, 32, 33, 64, K_MOST};
     static const enum expertd_dtype dtypes[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
-    for (size_t apart = 1; apart <= 3; apart++) {    // columns side by side, gate and up interleaved, and more
-        for (size_t shift = 0; shift < 2; shift++) { // a file's tensor may begin anywhere
+    for (size_t apart = 1; apart <= 3; apart++) {    // contiguous columns, interleaved gate and up, and a larger stride
+        for (size_t shift = 0; shift < 2; shift++) { // tensors in files may be misaligned
             const size_t bytes = (size_t)N * apart * K_MOST * sizeof(float);
-            uint8_t *codes = malloc(bytes + shift); // exact, so that a read past it is seen
+            uint8_t *codes = malloc(bytes + shift); // exact, so that sanitizers see a read past the end
             assert_non_null(codes);
             fill(codes, bytes + shift);
             for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
@@ -64,7 +64,7 @@ static void every_element_comes_from_its_place(void **state) {
     }
 }
 
-static void no_more_are_gathered_at_once_than_there_are(void **state) {
+static void rows_at_once_is_bounded_by_the_rows_of_the_matrix(void **state) {
     (void)state;
     assert_int_equal(gathered_rows_at_once(1), 1);
     assert_int_equal(gathered_rows_at_once(63), 63);
@@ -74,8 +74,8 @@ static void no_more_are_gathered_at_once_than_there_are(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_comes_from_its_place),
-        cmocka_unit_test(no_more_are_gathered_at_once_than_there_are),
+        cmocka_unit_test(every_element_is_gathered_from_its_position),
+        cmocka_unit_test(rows_at_once_is_bounded_by_the_rows_of_the_matrix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

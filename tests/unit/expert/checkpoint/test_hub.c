@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "expert/model/model.h"
+#include "expert/checkpoint/hub.h"
 
 static char cache[64];
 
@@ -37,7 +37,7 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-// Folders are made with their parents; `modified_s` is the time that the snapshot bears.
+// Creates the snapshot with its parent folders; `modified_s` is its time of modification.
 static void make_snapshot(const char *repository, const char *revision, time_t modified_s) {
     char command[640], name[128];
     snprintf(name, sizeof name, "%s/snapshots/%s", repository, revision);
@@ -76,13 +76,13 @@ static void refuse(const char *model, const char *in, const char *message) {
     }
 }
 
-static void a_folder_is_taken_as_it_is(void **state) {
+static void a_folders_path_is_returned_unchanged(void **state) {
     (void)state;
     assert_resolves(cache, cache);
     assert_resolves(".", ".");
 }
 
-static void refs_main_tells_the_snapshot(void **state) {
+static void refs_main_selects_the_snapshot(void **state) {
     (void)state;
     make_snapshot("models--org--name", "aaaa", 1000);
     make_snapshot("models--org--name", "bbbb", 2000);
@@ -100,10 +100,10 @@ static void without_a_ref_the_newest_snapshot_is_taken(void **state) {
     assert_resolves("org/name", path_of("models--org--name/snapshots/cccc"));
 }
 
-static void what_is_not_there_is_said_with_where_it_was_looked_for(void **state) {
+static void a_missing_model_is_reported_with_the_folder_that_was_searched(void **state) {
     (void)state;
     char where[128];
-    snprintf(where, sizeof where, "looked for %s/models--Org.x--Name-1", cache);
+    snprintf(where, sizeof where, "searched %s/models--Org.x--Name-1", cache);
     refuse("Org.x/Name-1", cache, where);
     refuse("Org.x/Name-1", cache, "hf download Org.x/Name-1");
     refuse("org/name", NULL, "set HF_HOME or HF_HUB_CACHE");
@@ -114,25 +114,25 @@ static void what_is_not_there_is_said_with_where_it_was_looked_for(void **state)
     refuse("", cache, "there is no folder");
     make_snapshot("models--org--name", "aaaa", 1000);
     write_ref("models--org--name", "ffff");
-    refuse("org/name", cache, "names ffff, which is not among its snapshots");
+    refuse("org/name", cache, "names commit ffff, which has no snapshot");
     assert_int_equal(mkdir(path_of("models--org--empty"), 0700), 0);
-    refuse("org/empty", cache, "holds no snapshot of org/empty");
+    refuse("org/empty", cache, "has no snapshot of org/empty");
 }
 
-static void a_ref_or_name_that_leads_elsewhere_is_refused(void **state) {
+static void a_ref_or_name_that_leaves_the_cache_is_refused(void **state) {
     (void)state;
     make_snapshot("models--org--name", "aaaa", 1000);
     static const char *const REFS[] = {"../../..", "", "\n", "a/b", "/etc", ".", "..", "a\x01"};
     for (size_t i = 0; i < sizeof REFS / sizeof *REFS; i++) {
         write_ref("models--org--name", REFS[i]);
-        refuse("org/name", cache, "refs/main names no commit");
+        refuse("org/name", cache, "refs/main does not contain a commit");
     }
     refuse("../name", cache, "there is no folder");
     refuse("org/..", cache, "there is no folder");
     refuse("a/b/c", cache, "there is no folder");
     assert_int_equal(unlink(path_of("models--org--name/refs/main")), 0);
     assert_int_equal(mkfifo(path_of("models--org--name/refs/main"), 0600), 0);
-    refuse("org/name", cache, "no regular file");
+    refuse("org/name", cache, "not a regular file");
 }
 
 static void a_path_that_does_not_fit_is_refused(void **state) {
@@ -147,12 +147,9 @@ static void a_path_that_does_not_fit_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_folder_is_taken_as_it_is),
-        TEST(refs_main_tells_the_snapshot),
-        TEST(without_a_ref_the_newest_snapshot_is_taken),
-        TEST(what_is_not_there_is_said_with_where_it_was_looked_for),
-        TEST(a_ref_or_name_that_leads_elsewhere_is_refused),
-        TEST(a_path_that_does_not_fit_is_refused),
+        TEST(a_folders_path_is_returned_unchanged),           TEST(refs_main_selects_the_snapshot),
+        TEST(without_a_ref_the_newest_snapshot_is_taken),     TEST(a_missing_model_is_reported_with_the_folder_that_was_searched),
+        TEST(a_ref_or_name_that_leaves_the_cache_is_refused), TEST(a_path_that_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// Callers' rows on their way to a device: any dtype, with scales or without, many in one batch, from memory that was lent and from
-// memory that was not. The bits are the CPU's.
+// The input stage on devices: rows of any dtype, with and without scales, many requests in one batch, from pinned and from other
+// memory. The bits equal the CPU's.
 #include "tests/unit/expert/layer/served_layer.h"
 
 enum { ROWS = 5, SCALE_COLUMNS = 128, FLOATS = 16 * 1024 };
@@ -11,10 +11,10 @@ static const char NAME[] = "qwen2_moe";
 struct sent {
     enum expertd_dtype dtype;
     int scale_rank; // 0: no scale
-    bool by_rows;   // of rank 2: one for a row, not for a block of columns
+    bool by_rows;   // rank 2: one scale for each row, instead of one for each block of columns
     size_t tokens;
 };
-// Neighbours of one dtype, which leave and are widened together, and none that are.
+// Some adjacent requests have one dtype, so that they are uploaded and converted together; others have not.
 static const struct sent SENT[] = {
     {EXPERTD_DTYPE_BF16, 0, false, 2},   {EXPERTD_DTYPE_BF16, 0, false, ROWS}, {EXPERTD_DTYPE_F32, 0, false, 1},
     {EXPERTD_DTYPE_F32, 0, false, 3},    {EXPERTD_DTYPE_F8_E4M3, 2, true, 3},  {EXPERTD_DTYPE_F16, 0, false, 1},
@@ -23,7 +23,7 @@ static const struct sent SENT[] = {
 };
 enum { SENT_COUNT = sizeof SENT / sizeof *SENT };
 
-// Any bits that are no NaN and no Inf.
+// Finite values of the dtype.
 static void fill_rows(enum expertd_dtype dtype, size_t count, char *out) {
     for (size_t i = 0; i < count; i++) {
         float value = (float)((int)(i * 37 % 101) - 50) / 64;
@@ -102,31 +102,31 @@ static void rows_of_every_dtype_have_the_cpus_bits(void **state) {
     }
 }
 
-// ---- lent memory
+// ---- pinned memory
 
-// So many tokens that their rows are worth a copy of their own; of most no expert sees a row, which would take its time.
-enum { MANY = 192, SEEN = MANY - 1, LENT_BYTES = 1 << 18, UNALIGNED = 13 };
+// Enough tokens that the rows are read directly. An expert reads one row only (READ_ROW), which keeps the simulation short.
+enum { TOKENS = 192, READ_ROW = TOKENS - 1, PINNED_BYTES = 1 << 18, UNALIGNED = 13 };
 
 struct large {
     char *rows;
-    int32_t ids[MANY];
-    float weights[MANY];
-    float out[MANY * 160];
+    int32_t ids[TOKENS];
+    float weights[TOKENS];
+    float out[TOKENS * 160];
 };
 
 static void ask_for_one_row(const struct served *s, const struct model_layer *layer, enum expertd_dtype dtype, struct large *large,
                             struct layer_request *request) {
     uint32_t width = layer->params.hidden_size;
-    fill_rows(dtype, (size_t)MANY * width, large->rows);
+    fill_rows(dtype, (size_t)TOKENS * width, large->rows);
     memset(large->ids, 0xff, sizeof large->ids);
-    large->ids[SEEN] = 1;
-    large->weights[SEEN] = 0.5f;
+    large->ids[READ_ROW] = 1;
+    large->weights[READ_ROW] = 0.5f;
     memset(large->out, 0xff, sizeof large->out);
-    *request = (struct layer_request){.tokens = MANY,
-                                      .hidden = view_of(dtype, large->rows, MANY, width),
+    *request = (struct layer_request){.tokens = TOKENS,
+                                      .hidden = view_of(dtype, large->rows, TOKENS, width),
                                       .source = ROUTING_GIVEN,
-                                      .ids = view_of(EXPERTD_DTYPE_I32, large->ids, MANY, 1),
-                                      .weights = view_of(EXPERTD_DTYPE_F32, large->weights, MANY, 1),
+                                      .ids = view_of(EXPERTD_DTYPE_I32, large->ids, TOKENS, 1),
+                                      .weights = view_of(EXPERTD_DTYPE_F32, large->weights, TOKENS, 1),
                                       .output_dtype = EXPERTD_DTYPE_F32,
                                       .output = large->out};
     must(layer_request_check(request, layer, &s->limits));
@@ -140,9 +140,10 @@ static void answer_of(struct served *s, const struct model_layer *layer, enum ex
     memcpy(out, large->out, sizeof large->out);
 }
 
-// A device fetches what lies there as late as it can: what is written after the batch was taken in arrives, unless it was copied.
-static void check_where_rows_leave_from(struct served *s, enum expertd_dtype dtype, struct large *large, bool direct) {
-    static float whole[MANY * 160];
+// The simulated device executes an upload as late as possible: a row that is changed after layer_pass_input arrives changed, unless
+// the host has copied it.
+static void check_direct(struct served *s, enum expertd_dtype dtype, struct large *large, bool direct) {
+    static float whole[TOKENS * 160];
     const struct model_layer *layer = &s->model.layers[0];
     size_t row_bytes = layer->params.hidden_size * expertd_dtype_size(dtype);
     struct layer_request request;
@@ -150,11 +151,11 @@ static void check_where_rows_leave_from(struct served *s, enum expertd_dtype dty
     answer_of(s, layer, dtype, large, whole);
     ask_for_one_row(s, layer, dtype, large, &request);
     struct layer_pass *pass = layer_pass_input(s->engine, layer, &request, 1);
-    memset(large->rows + SEEN * row_bytes, 0, row_bytes);
+    memset(large->rows + READ_ROW * row_bytes, 0, row_bytes);
     layer_pass_compute(pass);
     must(layer_pass_finish(pass, NULL, &timings));
-    assert_int_equal(timings.rows_direct, direct ? MANY : 0);
-    const float *last = large->out + SEEN * (size_t)layer->params.hidden_size;
+    assert_int_equal(timings.rows_direct, direct ? TOKENS : 0);
+    const float *last = large->out + READ_ROW * (size_t)layer->params.hidden_size;
     bool all_zero = true;
     for (uint32_t i = 0; i < layer->params.hidden_size; i++) {
         all_zero = all_zero && last[i] == 0.0f;
@@ -163,73 +164,75 @@ static void check_where_rows_leave_from(struct served *s, enum expertd_dtype dty
     assert_true(direct || memcmp((const char *)large->out, (const char *)whole, sizeof whole) == 0);
 }
 
-static void rows_in_lent_memory_leave_from_there(void **state) {
+static void rows_in_pinned_memory_are_read_directly(void **state) {
     (void)state;
     static struct large large;
-    static const enum expertd_dtype DTYPES[] = {
-        EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F32}; // what rows are computed in, and what becomes that on the device
+    static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_BF16,
+                                                EXPERTD_DTYPE_F32}; // the compute dtype, and one that the device converts
     struct served s;
     struct expertd_device_error error;
-    char *memory = calloc(1, LENT_BYTES);
+    char *memory = calloc(1, PINNED_BYTES);
     assert_non_null(memory);
     must(expertd_kernel_select("scalar_sm90"));
-    lent = (struct engine_lent){memory, LENT_BYTES};
-    max_tokens = MANY;
+    shared_memory = (struct engine_shared_memory){memory, PINNED_BYTES};
+    max_tokens = TOKENS;
     must(try_to_serve(&s, NAME, EXPERTD_DTYPE_BF16, 1, "sim"));
-    assert_int_equal(s.devices->table->pin(s.devices->all[0], memory, LENT_BYTES, &error), EXPERTD_DEVICE_OK);
+    assert_int_equal(s.devices->table->pin(s.devices->all[0], memory, PINNED_BYTES, &error), EXPERTD_DEVICE_OK);
     for (size_t d = 0; d < 2; d++) {
-        size_t bytes = MANY * s.model.layers[0].params.hidden_size * expertd_dtype_size(DTYPES[d]);
+        size_t bytes = TOKENS * s.model.layers[0].params.hidden_size * expertd_dtype_size(DTYPES[d]);
         large.rows = memory + UNALIGNED;
-        check_where_rows_leave_from(&s, DTYPES[d], &large, true);
-        large.rows = memory + LENT_BYTES - bytes; // to its last byte
-        check_where_rows_leave_from(&s, DTYPES[d], &large, true);
+        check_direct(&s, DTYPES[d], &large, true);
+        large.rows = memory + PINNED_BYTES - bytes; // up to the last byte of the pinned memory
+        check_direct(&s, DTYPES[d], &large, true);
         large.rows = calloc(1, bytes);
         assert_non_null(large.rows);
-        check_where_rows_leave_from(&s, DTYPES[d], &large, false);
+        check_direct(&s, DTYPES[d], &large, false);
         free(large.rows);
     }
     s.devices->table->unpin(s.devices->all[0], memory);
     stop(&s);
-    lent = (struct engine_lent){0};
+    shared_memory = (struct engine_shared_memory){0};
     max_tokens = MAX_TOKENS;
     free(memory);
 }
 
-// ---- what a device that stood still has left
+// ---- after a device has hung
 
-enum { FEW = 2 };
+enum { FEW_TOKENS = 2 };
 
-static void ask_with(const struct served *s, const struct model_layer *layer, enum expertd_dtype dtype, char *rows, float *out,
-                     struct layer_request *request) {
-    *request = (struct layer_request){.tokens = FEW,
-                                      .hidden = view_of(dtype, rows, FEW, layer->params.hidden_size),
+static void request_rows(const struct served *s, const struct model_layer *layer, enum expertd_dtype dtype, char *rows, float *out,
+                         struct layer_request *request) {
+    *request = (struct layer_request){.tokens = FEW_TOKENS,
+                                      .hidden = view_of(dtype, rows, FEW_TOKENS, layer->params.hidden_size),
                                       .shared = true,
                                       .output_dtype = EXPERTD_DTYPE_F32,
                                       .output = out};
     must(layer_request_check(request, layer, &s->limits));
 }
 
-// The first batch's rows are still to be widened when the device goes on, to where the third one's go, which were there at once.
-static void rows_of_a_batch_that_was_given_up_are_nobody_elses(void **state) {
+// When the device continues, it still converts the rows of the first batch, into the memory that the third batch's rows use. The
+// third batch's rows were uploaded at once.
+static void rows_of_an_abandoned_batch_do_not_reach_another(void **state) {
     (void)state;
-    static char wide[FEW * 160 * sizeof(float)], narrow[FEW * 160 * sizeof(uint16_t)];
-    static float right[FEW * 160], out[FEW * 160];
+    static char wide[FEW_TOKENS * 160 * sizeof(float)], narrow[FEW_TOKENS * 160 * sizeof(uint16_t)];
+    static float right[FEW_TOKENS * 160], out[FEW_TOKENS * 160];
     struct served s;
     struct layer_request first, later;
     must(expertd_kernel_select("scalar_sm90"));
     must(try_to_serve(&s, NAME, EXPERTD_DTYPE_BF16, 1, "sim"));
     const struct model_layer *layer = &s.model.layers[0];
-    fill_rows(EXPERTD_DTYPE_F32, FEW * 160, wide);
-    fill_rows(EXPERTD_DTYPE_BF16, FEW * 160, narrow);
-    memmove(narrow, narrow + 64, sizeof narrow - 64); // other rows than those
-    ask_with(&s, layer, EXPERTD_DTYPE_F32, wide, out, &first);
-    ask_with(&s, layer, EXPERTD_DTYPE_BF16, narrow, right, &later);
+    fill_rows(EXPERTD_DTYPE_F32, FEW_TOKENS * 160, wide);
+    fill_rows(EXPERTD_DTYPE_BF16, FEW_TOKENS * 160, narrow);
+    memmove(narrow, narrow + 64, sizeof narrow - 64); // rows that differ from those of the first batch
+    request_rows(&s, layer, EXPERTD_DTYPE_F32, wide, out, &first);
+    request_rows(&s, layer, EXPERTD_DTYPE_BF16, narrow, right, &later);
     must(layer_forward(s.engine, layer, &later, 1, NULL, NULL));
     later.output = out;
     s.devices->table->plant_failure("uploadsAtOnce", 0);
     s.devices->table->plant_failure("hang", 0);
     assert_int_equal(layer_forward(s.engine, layer, &first, 1, NULL, NULL).code, EXPERTD_ERR_SHARD_LOST);
-    assert_int_equal(layer_forward(s.engine, layer, &later, 1, NULL, NULL).code, EXPERTD_ERR_SHARD_LOST); // in the other slot
+    assert_int_equal(layer_forward(s.engine, layer, &later, 1, NULL, NULL).code,
+                     EXPERTD_ERR_SHARD_LOST); // uses the other slot of inputs
     struct layer_pass *pass = layer_pass_input(s.engine, layer, &later, 1);
     s.devices->table->plant_failure(NULL, 0);
     layer_pass_compute(pass);
@@ -243,8 +246,8 @@ static void rows_of_a_batch_that_was_given_up_are_nobody_elses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_every_dtype_have_the_cpus_bits),
-        cmocka_unit_test(rows_in_lent_memory_leave_from_there),
-        cmocka_unit_test(rows_of_a_batch_that_was_given_up_are_nobody_elses),
+        cmocka_unit_test(rows_in_pinned_memory_are_read_directly),
+        cmocka_unit_test(rows_of_an_abandoned_batch_do_not_reach_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// A layer on simulated devices: the bits of the CPU with the same arithmetic, for every golden case, on one device and on several;
-// failures one at a time. The module is loaded as expertd loads it.
+// A layer on simulated devices has the bits of the CPU with the same arithmetic, for every golden case, on one device and on
+// several. Failures are planted one at a time. The module is loaded as expertd loads it.
 #include "tests/unit/expert/layer/served_layer.h"
 
 #include "expert/engine/engine.h"
@@ -49,7 +49,7 @@ static void every_golden_layer_has_the_bits_of_its_arithmetic(void **state) {
     }
 }
 
-// Shared experts with a gate, biases and the clamped activation, groups of experts, weights on the input.
+// The cases have: gated shared experts; biases and the clamped activation; groups of experts; weights on the input.
 static void every_forced_variant_has_the_bits_of_its_arithmetic(void **state) {
     (void)state;
     static const char *const MIXED[] = {"qwen2_moe", "gpt_oss", "deepseek_v3", "llama4"};
@@ -64,7 +64,7 @@ static void every_forced_variant_has_the_bits_of_its_arithmetic(void **state) {
     }
 }
 
-static void what_is_no_variant_is_refused(void **state) {
+static void unknown_variants_are_refused(void **state) {
     (void)state;
     static const char *const WRONG[] = {"sim/", "sim/wgmma", "sim:2/mma_128", "cuda/mma_16/", "sim/mma_16 "};
     struct expertd_devices_request request;
@@ -84,11 +84,11 @@ static void bits_do_not_depend_on_the_number_of_devices(void **state) {
     for (size_t c = 0; c < share_of(sizeof MIXED / sizeof *MIXED); c++) {
         check_same_bits(MIXED[c], EXPERTD_DTYPE_BF16, 2, "sim:2");
         check_same_bits(MIXED[c], EXPERTD_DTYPE_BF16, 3, "sim:3");
-        check_same_bits(MIXED[c], EXPERTD_DTYPE_BF16, 3, "sim:2"); // two ranks on one of them
+        check_same_bits(MIXED[c], EXPERTD_DTYPE_BF16, 3, "sim:2"); // two ranks on one of the devices
     }
 }
 
-static void what_is_no_device_is_refused(void **state) {
+static void unknown_devices_are_refused(void **state) {
     (void)state;
     static const char *const WRONG[] = {"",        "gpu",   "cuda:",  "cuda:x",  "cuda:0,", "cuda:0,0",
                                         "cuda:-1", "sim:0", "sim:17", "sim:1,2", "sims"};
@@ -111,7 +111,7 @@ static void what_is_no_device_is_refused(void **state) {
     assert_non_null(strstr(expertd_err_message(), "there are 8"));
 }
 
-static void a_gpu_that_there_are_no_kernels_for_is_refused(void **state) {
+static void a_gpu_without_kernels_is_refused(void **state) {
     (void)state;
     struct expertd_devices_request request;
     struct expertd_devices *devices;
@@ -122,12 +122,12 @@ static void a_gpu_that_there_are_no_kernels_for_is_refused(void **state) {
     table->plant_failure("cudaFuncGetAttributes", 1);
     assert_int_equal(expertd_devices_open(&request, &devices).code, EXPERTD_ERR_UNAVAILABLE);
     assert_non_null(strstr(expertd_err_message(),
-                           "sim device 1: simulated GPU 1 has compute capability 9.0, and of this module's kernels none"));
+                           "sim device 1: simulated GPU 1 has compute capability 9.0, for which this module contains no kernels"));
     table->plant_failure(NULL, 0);
 }
 
-// Each of CUDA's calls of a start fails once.
-static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
+// Each call of CUDA and NCCL at start fails once.
+static void a_failed_start_is_reported_and_leaks_nothing(void **state) {
     (void)state;
     static const char *const CALLS[] = {"cudaMalloc",  "cudaHostRegister", "cudaMemcpyAsync",        "cudaStreamCreate",
                                         "ncclLibrary", "ncclGetUniqueId",  "ncclCommInitRankConfig", "ncclGroupEnd",
@@ -146,9 +146,9 @@ static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
             table->plant_failure(NULL, 0);
             if (!err_is(e)) {
                 if (after > 0 || failures > 0) {
-                    break; // past the last of these calls
+                    break; // after the last of these calls
                 }
-                after--; // the first start was for the table alone
+                after--; // the first start only provided the table
                 failures++;
                 continue;
             }
@@ -173,8 +173,8 @@ static uint64_t bytes_taken(const struct served *s) {
     return most;
 }
 
-// What NCCL takes is not reserved, and is not to be missing once the weights are there: all that is reserved fits, and NCCL's join.
-static void nccls_memory_is_left_beside_the_weights(void **state) {
+// NCCL allocates memory of its own. A start that succeeds leaves enough for it: all reservations fit, and NCCL's join succeeds.
+static void memory_for_nccl_is_left_beside_the_weights(void **state) {
     (void)state;
     enum { NCCL_KIB = 64 << 10, LEFT_KIB = 560 << 10 };
     struct served s;
@@ -197,7 +197,7 @@ static void nccls_memory_is_left_beside_the_weights(void **state) {
     must(try_to_serve(&s, "qwen2_moe", EXPERTD_DTYPE_BF16, 1, "sim"));
     fit_kib = (unsigned)(bytes_taken(&s) / 1024) + 1;
     stop(&s);
-    table->plant_failure("memoryKiB", fit_kib); // of one device nothing is left for it
+    table->plant_failure("memoryKiB", fit_kib); // with one device NCCL needs no memory
     must(try_to_serve(&s, "qwen2_moe", EXPERTD_DTYPE_BF16, 1, "sim"));
     stop(&s);
     table->plant_failure(NULL, 0);
@@ -209,8 +209,8 @@ static uint64_t rebuilds_of(const struct served *s) {
     return exchange.rebuilds;
 }
 
-// Each of CUDA's and NCCL's calls of a batch fails once, each group of transfers fails under way and stands still: the batch has an
-// error that names the device, and the next one is right.
+// Each call of CUDA and NCCL in a batch fails once, and each group of transfers once fails during the transfer and once hangs. The
+// batch has an error that names the device, and the next batch is right.
 static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     (void)state;
     static const char *const CALLS[] = {"cudaMemcpyAsync", "cudaLaunchKernel", "launch",       "ncclSend",
@@ -218,7 +218,7 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     struct served s;
     must(expertd_kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", EXPERTD_DTYPE_BF16, 2, "sim:2"));
-    s.tokens_max = 1; // simulation takes its time, more so under sanitizers
+    s.tokens_max = 1; // simulation is slow, especially with sanitizers
     const struct model_layer *layer = &s.model.layers[0];
     must(forward(&s, layer, cpu_out));
     size_t failures = 0;
@@ -236,19 +236,20 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
             for (size_t i = 0; i < sizeof device_out / sizeof(uint32_t); i++) {
                 uint32_t bits;
                 memcpy(&bits, (const char *)device_out + i * sizeof bits, sizeof bits);
-                assert_int_equal(bits, UINT32_MAX); // nothing was written to any caller's memory
+                assert_int_equal(bits, UINT32_MAX); // the outputs were not written
             }
             must(forward(&s, layer, device_out));
             assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
         }
-        assert_true(strncmp(CALLS[c], "nccl", 4) != 0 || rebuilds_of(&s) >= rebuilds + 2); // dispatch and collect, each
+        assert_true(strncmp(CALLS[c], "nccl", 4) != 0 || rebuilds_of(&s) >= rebuilds + 2); // one for dispatch and one for collect
     }
     assert_true(failures > 30);
     stop(&s);
 }
 
-// The rows of the next batch leave before the one at hand is waited for; each gets its own answer, also where the other one fails.
-static void a_batch_is_taken_in_while_another_is_computed(void **state) {
+// The rows of the next batch are uploaded before the current batch is waited for. Each batch gets its own answer, even if the other
+// one fails.
+static void the_input_of_a_batch_overlaps_the_compute_of_another(void **state) {
     (void)state;
     static float second_out[CALLERS][FLOATS_MAX];
     struct served s;
@@ -281,8 +282,8 @@ static void a_batch_is_taken_in_while_another_is_computed(void **state) {
     stop(&s);
 }
 
-// A device whose error stays is lost until the process ends; a communicator is not made anew for it again and again.
-static void a_device_that_is_lost_for_good_says_so(void **state) {
+// A device with a permanent error is lost until the process ends; no new communicators are created for it.
+static void a_device_lost_for_good_is_reported(void **state) {
     (void)state;
     struct served s;
     struct engine_exchange exchange;
@@ -300,9 +301,9 @@ static void a_device_that_is_lost_for_good_says_so(void **state) {
     stop(&s);
 }
 
-// A kernel or a copy that does not end: nothing can abort it, so the device is lost, and says so within its time; when it does end
-// after all, the device serves again.
-static void what_does_not_end_costs_the_device(void **state) {
+// A kernel or copy that does not end cannot be aborted, so the device is reported as lost after its timeout. If it ends later, the
+// device serves again.
+static void a_hang_loses_the_device_until_it_ends(void **state) {
     (void)state;
     static const char *const DEVICES[] = {"sim", "sim:2"}, *const HANGS[] = {"hang", "hangCopy"};
     for (size_t d = 0; d < sizeof DEVICES / sizeof *DEVICES; d++) {
@@ -336,7 +337,7 @@ static void what_does_not_end_costs_the_device(void **state) {
     }
 }
 
-static void a_load_that_does_not_end_says_so(void **state) {
+static void a_load_that_hangs_is_reported(void **state) {
     (void)state;
     struct served s;
     must(try_to_serve(&s, "qwen2_moe", EXPERTD_DTYPE_BF16, 1, "sim"));
@@ -351,9 +352,9 @@ static void a_load_that_does_not_end_says_so(void **state) {
     }
 }
 
-// Copies under way cost a small batch more than its bytes: the rows in, the choices back, one message, the answers. Requests that
-// the device routes one after another are routed as one, and choices of the host go with the message.
-static void a_batch_is_told_in_one_copy(void **state) {
+// The number of copies decides a small batch's time: rows, choices, one message, outputs. Consecutive requests that the device
+// routes are routed together, and choices of the host are part of the message.
+static void one_copy_sends_the_message_of_a_batch(void **state) {
     (void)state;
     static const struct {
         bool given[CALLERS]; // by the caller, not the device's router
@@ -388,9 +389,9 @@ static void a_batch_is_told_in_one_copy(void **state) {
     stop(&on_cpu);
 }
 
-// Of a batch that is answered late, and of one communicator after another (e2e/answers/test_device_faults.py makes hundreds): the
-// same bits, and nothing is left behind.
-static void communicators_come_and_go(void **state) {
+// A late batch, and many communicators one after another (e2e/answers/test_device_faults.py creates hundreds): the bits are the
+// same, and no device memory leaks.
+static void communicators_are_replaced_without_leaks(void **state) {
     (void)state;
     const unsigned ROUNDS = (unsigned)share_of(40);
     struct served s;
@@ -411,7 +412,7 @@ static void communicators_come_and_go(void **state) {
     }
     assert_int_equal(rebuilds_of(&s), ROUNDS);
     assert_int_equal(s.devices->table->calls("cudaMalloc"), allocated);
-    // One that cannot be made is tried again with the next batch.
+    // If a communicator cannot be created, the next batch tries again.
     s.devices->table->plant_failure("ncclTransfer", 0);
     assert_int_equal(forward(&s, layer, device_out).code, EXPERTD_ERR_SHARD_LOST);
     s.devices->table->plant_failure("ncclJoin", 0);
@@ -426,19 +427,19 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_golden_layer_has_the_bits_of_its_arithmetic),
         cmocka_unit_test(every_forced_variant_has_the_bits_of_its_arithmetic),
-        cmocka_unit_test(what_is_no_variant_is_refused),
+        cmocka_unit_test(unknown_variants_are_refused),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_devices),
-        cmocka_unit_test(what_is_no_device_is_refused),
-        cmocka_unit_test(a_gpu_that_there_are_no_kernels_for_is_refused),
-        cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
-        cmocka_unit_test(nccls_memory_is_left_beside_the_weights),
+        cmocka_unit_test(unknown_devices_are_refused),
+        cmocka_unit_test(a_gpu_without_kernels_is_refused),
+        cmocka_unit_test(a_failed_start_is_reported_and_leaks_nothing),
+        cmocka_unit_test(memory_for_nccl_is_left_beside_the_weights),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
-        cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
-        cmocka_unit_test(a_batch_is_told_in_one_copy),
-        cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
-        cmocka_unit_test(what_does_not_end_costs_the_device),
-        cmocka_unit_test(a_load_that_does_not_end_says_so),
-        cmocka_unit_test(communicators_come_and_go),
+        cmocka_unit_test(the_input_of_a_batch_overlaps_the_compute_of_another),
+        cmocka_unit_test(one_copy_sends_the_message_of_a_batch),
+        cmocka_unit_test(a_device_lost_for_good_is_reported),
+        cmocka_unit_test(a_hang_loses_the_device_until_it_ends),
+        cmocka_unit_test(a_load_that_hangs_is_reported),
+        cmocka_unit_test(communicators_are_replaced_without_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// A topology for tests on any machine: nodes that share its CPUs, a CPU each as far as they go round.
+// A topology for tests on any machine: each node has one of the machine's CPUs; with more nodes than CPUs they share them.
 #ifndef EXPERTD_TESTS_UNIT_EXPERT_LAYER_FAKE_NODES_H
 #define EXPERTD_TESTS_UNIT_EXPERT_LAYER_FAKE_NODES_H
 

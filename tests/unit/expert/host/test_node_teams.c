@@ -19,7 +19,7 @@ static struct topology topology;
 
 struct seen {
     atomic_uint runs[NODES], wrong_cpu, tasks, inside, together;
-    uint32_t fails; // nodes that fail, by bit
+    uint32_t fails; // bit n: node n fails
 };
 
 static void count_task(void *context, size_t task, unsigned thread) {
@@ -50,7 +50,7 @@ static err_t body(void *context, uint32_t node, struct expertd_team *team) {
     return OK;
 }
 
-// Every node waits until all are inside: they are only if they run at the same time.
+// Every node waits until all have entered, which happens only if they run at the same time.
 static err_t meet(void *context, uint32_t node, struct expertd_team *team) {
     (void)node, (void)team;
     struct seen *seen = context;
@@ -110,7 +110,7 @@ static void the_lowest_nodes_error_is_reported_and_the_next_run_is_clean(void **
     node_teams_destroy(teams);
 }
 
-static void a_node_whose_cpus_are_not_there_is_refused(void **state) {
+static void a_node_with_missing_cpus_is_refused(void **state) {
     (void)state;
     struct node_teams *teams;
     fake_nodes(NODES, &topology);
@@ -127,8 +127,8 @@ static err_t see_mask(void *context, uint32_t node, struct expertd_team *team) {
     return OK;
 }
 
-// Leaders read mapped checkpoints too: the handler of SIGBUS is to name a file that shrinks.
-static void leaders_take_the_signals_of_their_own_faults_alone(void **state) {
+// Leaders read mapped checkpoints, so they must receive SIGBUS: its handler names a file that shrinks.
+static void leaders_receive_only_the_signals_of_their_own_faults(void **state) {
     (void)state;
     sigset_t masks[NODES];
     struct node_teams *teams = start(NODES);
@@ -145,8 +145,8 @@ int main(void) {
         cmocka_unit_test(every_node_runs_once_on_its_cpus),
         cmocka_unit_test(nodes_run_at_the_same_time),
         cmocka_unit_test(the_lowest_nodes_error_is_reported_and_the_next_run_is_clean),
-        cmocka_unit_test(leaders_take_the_signals_of_their_own_faults_alone),
-        cmocka_unit_test(a_node_whose_cpus_are_not_there_is_refused),
+        cmocka_unit_test(leaders_receive_only_the_signals_of_their_own_faults),
+        cmocka_unit_test(a_node_with_missing_cpus_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

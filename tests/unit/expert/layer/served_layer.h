@@ -1,4 +1,4 @@
-// A golden layer that serves, on simulated devices or on the CPU, and a batch of three callers for it.
+// A golden case's layer on simulated devices or on the CPU, and a batch of three callers for it.
 #ifndef EXPERTD_TESTS_UNIT_EXPERT_LAYER_SERVED_LAYER_H
 #define EXPERTD_TESTS_UNIT_EXPERT_LAYER_SERVED_LAYER_H
 
@@ -17,15 +17,18 @@
 #include "base/safetensors.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
+#include "expert/model/model_load.h"
 #include "expertd/kernels/devices.h"
 #include "expertd/kernels/kernel_select.h"
 #include "tests/unit/share.h"
 
 enum { MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
-enum { TIMEOUT_MS = 500 }; // waited out where a rank or a kernel stops; a late one, or a busy machine, stays well below
+enum {
+    TIMEOUT_MS = 500
+}; // waited for completely if a rank or kernel hangs; well above the time of a late one, or of a busy machine
 
-// Of every engine that is made.
-static struct engine_lent lent;
+// Options of every engine that is created.
+static struct engine_shared_memory shared_memory;
 static uint32_t max_tokens = MAX_TOKENS;
 
 struct served {
@@ -35,7 +38,7 @@ struct served {
     struct engine *engine;
     struct layer_limits limits;
     struct safetensors golden;
-    uint64_t tokens_max; // of each caller; 0: all of the case
+    uint64_t tokens_max; // tokens of each caller; 0: all of the case
 };
 
 static inline void must(err_t e) {
@@ -44,7 +47,7 @@ static inline void must(err_t e) {
     }
 }
 
-// A checkpoint's folder. device: "sim:2", or NULL for the CPU.
+// Serves a checkpoint's folder. device: "sim:2", or NULL for the CPU.
 static inline err_t try_to_serve_folder(struct served *s, const char *path, enum expertd_dtype dtype, uint32_t ranks,
                                         const char *device) {
     *s = (struct served){0};
@@ -64,12 +67,12 @@ static inline err_t try_to_serve_folder(struct served *s, const char *path, enum
                                     .limits = s->limits,
                                     .team = s->team,
                                     .devices = s->devices,
-                                    .lent = lent,
+                                    .shared_memory = shared_memory,
                                     .exchange_timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS};
     return engine_create(&engine, &s->engine);
 }
 
-// A golden case.
+// Serves a golden case.
 static inline err_t try_to_serve(struct served *s, const char *name, enum expertd_dtype dtype, uint32_t ranks, const char *device) {
     char path[512];
     snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, name);
@@ -94,8 +97,8 @@ static inline struct expertd_tensor_view golden(const struct served *s, uint32_t
     return entry->view;
 }
 
-// Three callers in one batch: the model's router to F32, the caller's routes to BF16, and again the router without shared experts
-// to F16, each into an output that is poisoned first.
+// Three callers in one batch: the model's router with F32 output, given routes with BF16 output, and the model's router without
+// shared experts with F16 output. Outputs are poisoned first.
 enum { CALLERS = 3 };
 
 static inline struct expertd_tensor_view first_rows(const struct served *s, struct expertd_tensor_view view) {

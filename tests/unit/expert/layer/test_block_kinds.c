@@ -1,5 +1,5 @@
-// Kinds of blocks that no golden case has, as small checkpoints written here: the scalar twin, the fast path and simulated GPUs
-// give the same bits, and a block's parts add up to it, or to what its norm takes in.
+// Kinds of blocks that no golden case has, as small checkpoints written here. The scalar twin, the fast path and simulated GPUs
+// give the same bits, and a block's parts add up to the block, or to the input of its norm.
 #include "served_layer.h"
 
 #include <math.h>
@@ -10,12 +10,12 @@
 
 enum { T = 11, H = 64, L = 24, I = 32, E = 8, K = 3 };
 
-// A checkpoint of one layer: what its config.json says beside the sizes, and its tensors below the layer.
+// A checkpoint of one layer: its config.json without the sizes, and its tensors' names.
 struct kind {
     const char *name, *config;
-    const char *router, *selection_bias, *shared, *output_bias; // below the layer
+    const char *router, *selection_bias, *shared, *output_bias; // names below the layer's
     const char *gate_up, *down;                                 // [E, 2I, H], [E, H, I]; NULL: latent experts
-    float lowest_bias;                                          // of the selection's, which reach 2 further
+    float lowest_bias;                                          // the lowest selection bias; the highest is 2 larger
     const char *output_norm;                                    // written last
 };
 
@@ -64,7 +64,7 @@ enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
 static char folder[] = "/tmp/expertd-block-kinds-XXXXXX";
 
-// In [-1, 1): splitmix64's output function over a counter.
+// A value in [-1, 1): splitmix64's output function of a counter.
 static float next_value(uint64_t *counter) {
     uint64_t x = (*counter += 0x9e3779b97f4a7c15u);
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -99,7 +99,7 @@ static void add_experts(struct builder *b, uint64_t *random, const struct kind *
     }
 }
 
-static float norm_weights[H]; // of the kind that was written last
+static float norm_weights[H]; // of the checkpoint written last
 
 static void write_kind(const struct kind *kind) {
     struct builder b = {0};
@@ -134,7 +134,7 @@ static void write_kind(const struct kind *kind) {
     builder_clear(&b);
 }
 
-// ---- three ways to ask: the whole block, its routed experts alone, and what every token gets alone
+// ---- three requests: the whole block, its routed experts alone, its shared part alone
 
 enum part { WHOLE, ROUTED_PART, SHARED_PART, PARTS };
 
@@ -160,7 +160,7 @@ static struct layer_request request_for(const struct served *s, enum part part, 
                                     .shared = part != ROUTED_PART && has_shared(s),
                                     .output_dtype = EXPERTD_DTYPE_F32,
                                     .output = out};
-    if (part == SHARED_PART) { // one choice of no expert
+    if (part == SHARED_PART) { // one empty choice
         request.source = ROUTING_GIVEN;
         request.ids = view(EXPERTD_DTYPE_I32, no_ids, 1);
         request.weights = view(EXPERTD_DTYPE_F32, no_weights, 1);
@@ -170,7 +170,7 @@ static struct layer_request request_for(const struct served *s, enum part part, 
     return request;
 }
 
-// All parts in one batch.
+// Computes all parts in one batch.
 static void ask_for_parts(struct served *s, struct answers *out) {
     struct layer_request requests[PARTS];
     for (int part = 0; part < PARTS; part++) {
@@ -194,7 +194,7 @@ static void assert_same(const struct kind *kind, const char *what, const struct 
     }
 }
 
-#ifdef __SANITIZE_THREAD__ // which takes seconds for each, and sees the same threads in all
+#ifdef __SANITIZE_THREAD__ // ThreadSanitizer takes seconds for each kind, and all kinds use the same threads
 enum { KIND_STEP = 3 };
 #else
 enum { KIND_STEP = 1 };
@@ -225,7 +225,7 @@ static void every_kind_has_the_bits_of_its_arithmetic_on_devices(void **state) {
         struct answers device, cpu;
         must(expertd_kernel_select("scalar_sm90"));
         write_kind(kind);
-        if (!kind->gate_up || kind->output_norm) { // refused before anything is loaded
+        if (!kind->gate_up || kind->output_norm) { // refused at load
             const char *what =
                 kind->output_norm ? "GPUs do not compute blocks that end with a norm" : "GPUs do not compute latent experts";
             assert_int_equal(try_to_serve_folder(&on_device, folder, dtype, 2, "sim:2").code, EXPERTD_ERR_UNAVAILABLE);
@@ -249,7 +249,7 @@ static void the_parts_add_up_to_the_block(void **state) {
         struct served s;
         struct answers a;
         if (KINDS[i].output_norm) {
-            continue; // below
+            continue; // see the test of norms below
         }
         must(expertd_kernel_select("auto"));
         write_kind(&KINDS[i]);
@@ -264,7 +264,7 @@ static void the_parts_add_up_to_the_block(void **state) {
             }
             shared = fmaxf(shared, fabsf(a.of[SHARED_PART][j]));
         }
-        assert_true(has_shared(&s) == (shared > 0.01f)); // the part is there
+        assert_true(has_shared(&s) == (shared > 0.01f)); // the shared part exists
         stop(&s);
     }
 }
@@ -278,7 +278,7 @@ static void ask_kind(const struct kind *kind, const char *kernels, uint32_t rank
     stop(&s);
 }
 
-// The plain formula, in doubles.
+// Checks the norm by its formula in double.
 static void assert_normalised(const float *x, double epsilon, const float *got) {
     double squares = 0;
     for (int i = 0; i < H; i++) {
@@ -292,8 +292,8 @@ static void assert_normalised(const float *x, double epsilon, const float *got) 
     }
 }
 
-// The same weights as another model's, whose block has no norm.
-static void a_norm_is_of_the_whole_and_not_of_the_routed_part(void **state) {
+// Compares with the same weights in another architecture, whose block has no norm.
+static void the_norm_is_applied_to_the_whole_block_only(void **state) {
     (void)state;
     const struct kind *normed = &KINDS[KIND_COUNT - 1];
     const struct kind plain = {"without", DEEPSEEK("deepseek_v3") FOUR_GROUPS, D1, SHARED, BIASED};
@@ -303,11 +303,12 @@ static void a_norm_is_of_the_whole_and_not_of_the_routed_part(void **state) {
     assert_memory_equal((const char *)with.of[ROUTED_PART], (const char *)without.of[ROUTED_PART], sizeof with.of[ROUTED_PART]);
     for (size_t t = 0; t < T; t++) {
         assert_normalised(without.of[WHOLE] + t * H, 0.001, with.of[WHOLE] + t * H);
-        assert_normalised(without.of[SHARED_PART] + t * H, 0.001, with.of[SHARED_PART] + t * H); // the whole, by routes of nothing
+        assert_normalised(without.of[SHARED_PART] + t * H, 0.001,
+                          with.of[SHARED_PART] + t * H); // empty routes: only the shared part
     }
 }
 
-static void a_norms_bits_are_those_of_any_shards_and_instructions(void **state) {
+static void bits_after_a_norm_do_not_depend_on_shards_and_instructions(void **state) {
     (void)state;
     static const char *const KERNELS[] = {"auto", "avx2", "scalar"};
     const struct kind *normed = &KINDS[KIND_COUNT - 1];
@@ -315,7 +316,7 @@ static void a_norms_bits_are_those_of_any_shards_and_instructions(void **state) 
     ask_kind(normed, "auto", 1, &one);
     for (size_t i = 0; i < sizeof KERNELS / sizeof *KERNELS; i++) {
         if (err_is(expertd_kernel_select(KERNELS[i]))) {
-            continue; // this machine has none of them
+            continue; // not available on this machine
         }
         for (uint32_t ranks = 1; ranks <= E; ranks *= 2) {
             ask_kind(normed, KERNELS[i], ranks, &other);
@@ -351,8 +352,8 @@ int main(void) {
         cmocka_unit_test(every_kind_has_its_twins_bits),
         cmocka_unit_test(every_kind_has_the_bits_of_its_arithmetic_on_devices),
         cmocka_unit_test(the_parts_add_up_to_the_block),
-        cmocka_unit_test(a_norm_is_of_the_whole_and_not_of_the_routed_part),
-        cmocka_unit_test(a_norms_bits_are_those_of_any_shards_and_instructions),
+        cmocka_unit_test(the_norm_is_applied_to_the_whole_block_only),
+        cmocka_unit_test(bits_after_a_norm_do_not_depend_on_shards_and_instructions),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_folder);
 }

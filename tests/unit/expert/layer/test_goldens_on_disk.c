@@ -1,4 +1,4 @@
-// Every golden checkpoint: what layer_tensors finds in the folder, multiplied out naively in double, is the golden output.
+// For every golden checkpoint: the tensors that layer_tensors finds, multiplied naively in double, give the golden output.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "expert/checkpoint/layer_tensors.h"
+#include "expert/layout/layer_finder.h"
 
 struct opened {
     struct checkpoint *checkpoint;
@@ -68,7 +68,7 @@ static double product(const struct expertd_weight_source *w, const struct vector
     return sum;
 }
 
-// Quantised matrices become plain ones over memory that is kept until the layer has been looked at.
+// Dequantises matrices into memory that is kept until the layer has been checked.
 struct widened {
     void *memory[256];
     size_t count;
@@ -153,7 +153,7 @@ static void compute_token(const struct layer_tensors *l, const float *input, con
     }
 }
 
-// The routing that the table resolves, on logits from the router that was found: the golden's ids and weights.
+// The architecture's routing, on logits from the router that was found, gives the golden's ids and weights.
 static void check_routes(const struct layer_tensors *l, const float *input, const int32_t *ids, const float *weights) {
     struct expertd_routing routing = l->params.routing;
     float logits[64], bias[64], own_weights[16];

@@ -1,4 +1,4 @@
-// A layer in process: the golden cases, the scalar twin bit for bit, and what a row's bits may not depend on.
+// A layer in process: the golden cases, the same bits as the scalar twin, and independence of a row's bits from everything else.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,9 @@
 #include <cmocka.h>
 
 #include "base/safetensors.h"
-#include "expert/layer/layer.h"
 #include "expert/host/node_teams.h"
+#include "expert/layer/layer.h"
+#include "expert/model/model_load.h"
 
 static const char *const CASES[] = {"mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe",
                                     "deepseek_v3", "gpt_oss",           "llama4"};
@@ -188,7 +189,7 @@ static void rows_do_not_depend_on_their_neighbours(void **state) {
         for (size_t i = 0; i < width; i++) {
             poisoned[i] = i % 3 == 0 ? NAN : INFINITY;
         }
-        for (size_t t = 0; t < all.tokens; t++) { // each row alone, in a batch with a row of NaN and Inf, on three ranks
+        for (size_t t = 0; t < all.tokens; t++) { // each row alone in a batch with a row of NaN and Inf, on three ranks
             struct layer_request pair[2] = {all, all};
             for (int p = 0; p < 2; p++) {
                 pair[p].tokens = 1;
@@ -212,12 +213,12 @@ static void rows_do_not_depend_on_their_neighbours(void **state) {
 }
 
 static err_t place_at_random(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out) {
-    uint64_t random = *(const uint64_t *)context + params->layer; // the same at every call for a layer
+    uint64_t random = *(const uint64_t *)context + params->layer; // the same for every call with the same layer
     *out = random_placement(&random, params->num_experts, ranks, 2, 1);
     return OK;
 }
 
-// Any sets and replicas, as loaded and after every step of a move: the bits are those of one rank.
+// Random placements with replicas, as loaded and after every step of a move, give the bits of one rank.
 static void bits_do_not_depend_on_placement_and_replicas(void **state) {
     (void)state;
     for (size_t c = 0; c < CASE_COUNT; c++) {
@@ -226,7 +227,7 @@ static void bits_do_not_depend_on_placement_and_replicas(void **state) {
         for (uint32_t ranks = 2; ranks <= 5; ranks++) {
             uint64_t seed = 41 * ranks + c;
             struct served s;
-            // On several memory nodes too: their ranks compute at the same time.
+            // Also on several memory nodes, whose ranks compute at the same time.
             serve_placed(&s, CASES[c], EXPERTD_DTYPE_BF16, ranks, 2 + ranks % 2, 1 + ranks % 3, place_at_random, &seed);
             for (size_t l = 0; l < one.model.num_layers; l++) {
                 size_t bytes = (size_t)golden(&one, one.model.layers[l].params.layer, "output").bytes;
@@ -286,7 +287,7 @@ static void dropped_choices_give_zero_rows(void **state) {
     int64_t ids[MAX_TOKENS * 3];
     uint16_t weights[MAX_TOKENS * 3];
     for (size_t i = 0; i < request.tokens * 3; i++) {
-        ids[i] = i / 3 % 2 ? 4 : -1 - (int64_t)i; // even rows are dropped whole, odd ones name one expert three times
+        ids[i] = i / 3 % 2 ? 4 : -1 - (int64_t)i; // even rows have no expert, odd rows name one expert three times
         weights[i] = expertd_bf16_from_f32(0.25f);
     }
     memset(got, 0xff, MAX_TOKENS * width * sizeof *got);
@@ -304,7 +305,7 @@ static void dropped_choices_give_zero_rows(void **state) {
     stop(&s);
 }
 
-// Rows without a choice are not read unless the shared experts are asked for: then they are, whatever their neighbours do.
+// Rows without a choice are read only if the request includes the shared experts, with any other rows in the batch.
 static void dropped_rows_are_read_for_the_shared_experts_alone(void **state) {
     (void)state;
     struct served s;
@@ -314,7 +315,7 @@ static void dropped_rows_are_read_for_the_shared_experts_alone(void **state) {
     float *alone = malloc(MAX_TOKENS * width * sizeof *alone), *merged = malloc(MAX_TOKENS * width * sizeof *merged),
           *dropped = malloc(MAX_TOKENS * width * sizeof *dropped), *nan = malloc(MAX_TOKENS * width * sizeof *nan),
           *routed = malloc(MAX_TOKENS * width * sizeof *routed);
-    char ids[MAX_TOKENS * sizeof(int32_t) + 1]; // one choice each, misaligned as on the wire
+    char ids[MAX_TOKENS * sizeof(int32_t) + 1]; // one choice each, misaligned as in a message
     float weights[MAX_TOKENS];
     memset(ids, 0xff, sizeof ids);
     for (size_t i = 0; i < MAX_TOKENS * width; i++) {
@@ -333,7 +334,7 @@ static void dropped_rows_are_read_for_the_shared_experts_alone(void **state) {
         (struct expertd_tensor_view){EXPERTD_DTYPE_F32, 2, {request.tokens, 1}, weights, request.tokens * sizeof(float)};
     assert_true(request.shared);
     forward(&s, layer, &request, 1);
-    struct layer_request requests[3] = {request, own, request}; // the second has more choices
+    struct layer_request requests[3] = {request, own, request}; // the second request has more choices
     requests[0].shared = false;
     requests[0].hidden.data = nan;
     requests[0].output = dropped;

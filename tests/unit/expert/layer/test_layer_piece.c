@@ -1,4 +1,4 @@
-// Rows of a request: pieces, as views that point at them, and which of them are computed.
+// Pieces of a request, as views of its rows; and which rows are computed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static void a_piece_of_routed_rows_has_their_rows_of_every_tensor(void **state) 
     assert_ptr_equal(piece.output, output + 2 * H * 2);
 }
 
-static void one_scale_for_all_rows_stays_one(void **state) {
+static void one_scale_for_all_rows_is_not_cut(void **state) {
     (void)state;
     static char hidden[T * H], output[T * H * 4], logits[T * E * 4];
     static float scale;
@@ -61,7 +61,7 @@ static void one_scale_for_all_rows_stays_one(void **state) {
     check(&piece.logits, &whole.logits, 5, 1);
 }
 
-static void the_whole_is_its_own_piece(void **state) {
+static void all_rows_are_the_request_itself(void **state) {
     (void)state;
     static char hidden[T * H * 4], output[T * H * 4];
     struct layer_request whole = {
@@ -87,7 +87,7 @@ static void rows_whose_ids_are_all_negative_are_not_read(void **state) {
     assert_true(layer_request_is_empty(&request));
 }
 
-static void rows_that_shared_experts_or_the_router_want_are_read(void **state) {
+static void rows_for_shared_experts_or_the_router_are_read(void **state) {
     (void)state;
     static const int32_t ids[K] = {-1, -1, -1};
     struct layer_request request = {
@@ -104,10 +104,10 @@ static void rows_that_shared_experts_or_the_router_want_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_piece_of_routed_rows_has_their_rows_of_every_tensor),
-        cmocka_unit_test(one_scale_for_all_rows_stays_one),
-        cmocka_unit_test(the_whole_is_its_own_piece),
+        cmocka_unit_test(one_scale_for_all_rows_is_not_cut),
+        cmocka_unit_test(all_rows_are_the_request_itself),
         cmocka_unit_test(rows_whose_ids_are_all_negative_are_not_read),
-        cmocka_unit_test(rows_that_shared_experts_or_the_router_want_are_read),
+        cmocka_unit_test(rows_for_shared_experts_or_the_router_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// What may be taken is the least of what the machine and each control group leave.
+// The available memory is the minimum of the machine's and each control group's.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,14 +48,14 @@ static int remove_root(void **state) {
     return system(command);
 }
 
-static void nothing_known_is_no_limit(void **state) {
+static void without_any_file_there_is_no_limit(void **state) {
     (void)state;
     struct memory_limit limit;
     assert_false(err_is(memory_available_at("/nowhere", &limit)));
     assert_int_equal(limit.bytes, UINT64_MAX);
 }
 
-static void the_machine_limits_where_no_group_does(void **state) {
+static void without_control_groups_the_machine_limits(void **state) {
     (void)state;
     struct memory_limit limit;
     write_file("proc/meminfo", "MemTotal:  4000 kB\nMemFree:  1 kB\nMemAvailable:    3000 kB\n");
@@ -82,7 +82,7 @@ static void page_cache_of_a_group_counts_as_free(void **state) {
     assert_non_null(strstr(limit.what, "control group /a/b"));
 }
 
-static void a_parents_limit_holds(void **state) {
+static void a_parent_groups_limit_applies(void **state) {
     (void)state;
     struct memory_limit limit;
     write_file("proc/self/cgroup", "0::/a/b\n");
@@ -91,7 +91,7 @@ static void a_parents_limit_holds(void **state) {
     write_file("sys/fs/cgroup/a/memory.max", "500\n");
     write_file("sys/fs/cgroup/a/memory.current", "600\n");
     assert_false(err_is(memory_available_at(root, &limit)));
-    assert_int_equal(limit.bytes, 0); // over its limit already
+    assert_int_equal(limit.bytes, 0); // the group is already over its limit
     assert_non_null(strstr(limit.what, "control group /a"));
 }
 
@@ -104,7 +104,7 @@ static void groups_of_version_1_limit_too(void **state) {
     write_file("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "5000\n");
     assert_false(err_is(memory_available_at(root, &limit)));
     assert_int_equal(limit.bytes, 3000 * 1024);
-    write_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n"); // as a container sees its own
+    write_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n"); // a container sees its own group as the root
     write_file("sys/fs/cgroup/memory/memory.usage_in_bytes", "900000\n");
     write_file("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 300000\ntotal_active_file 400000\n");
     assert_false(err_is(memory_available_at(root, &limit)));
@@ -112,7 +112,7 @@ static void groups_of_version_1_limit_too(void **state) {
     assert_string_equal(limit.what, "memory.limit_in_bytes of control group /");
 }
 
-static void what_is_there_and_cannot_be_read_is_no_absence_of_a_limit(void **state) {
+static void a_file_that_exists_but_cannot_be_read_is_an_error(void **state) {
     (void)state;
     struct memory_limit limit;
     char path[128];
@@ -128,7 +128,7 @@ static void what_is_there_and_cannot_be_read_is_no_absence_of_a_limit(void **sta
     assert_non_null(strstr(expertd_err_message(), "/proc/meminfo cannot be read: Too many levels of symbolic links"));
 }
 
-static void a_limit_without_what_is_in_use_is_all_there_is(void **state) {
+static void without_the_usage_file_the_limit_is_used_in_full(void **state) {
     (void)state;
     struct memory_limit limit;
     write_file("proc/self/cgroup", "0::/a\n");
@@ -137,8 +137,8 @@ static void a_limit_without_what_is_in_use_is_all_there_is(void **state) {
     assert_int_equal(limit.bytes, 1000000);
 }
 
-// As somebody who is not root, whom no mode keeps out.
-static void what_may_not_be_read_hides_a_limit_and_is_named(void **state) {
+// Run without root's privileges, because root can read every file.
+static void a_file_without_read_permission_is_named_and_sets_no_limit(void **state) {
     (void)state;
     char path[128];
     int status;
@@ -161,7 +161,7 @@ static void what_may_not_be_read_hides_a_limit_and_is_named(void **state) {
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void bytes_are_shown_in_the_unit_that_reads_best(void **state) {
+static void bytes_are_shown_in_the_largest_fitting_unit(void **state) {
     (void)state;
     char text[MEMORY_TEXT_MAX];
     assert_string_equal(memory_text(1023, text), "1023 bytes");
@@ -172,15 +172,15 @@ static void bytes_are_shown_in_the_unit_that_reads_best(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_known_is_no_limit),
-        cmocka_unit_test_setup_teardown(the_machine_limits_where_no_group_does, make_root, remove_root),
+        cmocka_unit_test(without_any_file_there_is_no_limit),
+        cmocka_unit_test_setup_teardown(without_control_groups_the_machine_limits, make_root, remove_root),
         cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_parents_limit_holds, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_parent_groups_limit_applies, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_version_1_limit_too, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_limit_without_what_is_in_use_is_all_there_is, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(what_may_not_be_read_hides_a_limit_and_is_named, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(what_is_there_and_cannot_be_read_is_no_absence_of_a_limit, make_root, remove_root),
-        cmocka_unit_test(bytes_are_shown_in_the_unit_that_reads_best),
+        cmocka_unit_test_setup_teardown(without_the_usage_file_the_limit_is_used_in_full, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_file_without_read_permission_is_named_and_sets_no_limit, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_file_that_exists_but_cannot_be_read_is_an_error, make_root, remove_root),
+        cmocka_unit_test(bytes_are_shown_in_the_largest_fitting_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// Loading: whatever the layout, ranks, threads and dtype, the same weights lie in the same packed form under the same names; what
-// does not fit or is damaged is refused by name.
+// Loading: packed weights and ids do not depend on the stored layout, the ranks or the threads; ids do not depend on the compute
+// dtype; damaged and inconsistent checkpoints are refused by name.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/safetensors.h"
-#include "expert/model/model.h"
+#include "expert/model/model_load.h"
 #include "tests/tools/checkpoint_writer.h"
 
 static const char *const GOLDEN_CASES[] = {
@@ -29,19 +29,19 @@ static void load(const char *model, enum expertd_dtype dtype, uint32_t ranks, st
     }
 }
 
-// The load must fail with that code, and its message hold both texts.
+// The load must fail with that code, and its message contain both texts.
 static void refuse(const struct model_options *options, enum expertd_err_code code, const char *text, const char *other) {
     struct model model;
     err_t e = model_load(options, &model);
     if (e.code != code || !strstr(expertd_err_message(), text) || !strstr(expertd_err_message(), other)) {
-        fail_msg("wanted %s with \"%s\" and \"%s\", got %s: %s", expertd_err_name(code), text, other, expertd_err_name(e.code),
+        fail_msg("expected %s with \"%s\" and \"%s\", got %s: %s", expertd_err_name(code), text, other, expertd_err_name(e.code),
                  err_is(e) ? expertd_err_message() : "-");
     }
     assert_null(model.layers);
     model_deinit(&model); // legal after a failure
 }
 
-// A new folder with a checkpoint in it; its name into `folder`.
+// Writes a checkpoint to a new folder, whose name goes into `folder`.
 static void write_checkpoint(const struct checkpoint_recipe *recipe, char folder[PATH_BYTES]) {
     const char *parent = getenv("TMPDIR");
     snprintf(folder, PATH_BYTES, "%s/expertd-test-XXXXXX", parent ? parent : "/tmp");
@@ -141,7 +141,7 @@ static void check_ranks(const struct model *model, uint32_t ranks, enum expertd_
     }
 }
 
-static void every_golden_loads_alike_on_any_number_of_ranks(void **state) {
+static void every_golden_loads_equally_on_any_number_of_ranks(void **state) {
     (void)state;
     for (size_t c = 0; c < CASES; c++) {
         char path[PATH_BYTES];
@@ -166,7 +166,7 @@ static void every_golden_loads_alike_on_any_number_of_ranks(void **state) {
                 assert_memory_equal(one.digest, more.digest, sizeof one.digest);
                 model_deinit(&more);
             }
-            if (f32) { // what the weights are does not depend on what they are computed in
+            if (f32) { // ids do not depend on the compute dtype
                 assert_memory_equal(digest, one.digest, sizeof digest);
             }
             memcpy(digest, one.digest, sizeof digest);
@@ -200,8 +200,8 @@ static void maxima_cover_every_layer(void **state) {
     model_deinit(&model);
 }
 
-// The biases of gpt-oss lie interleaved in the file.
-static void interleaved_biases_are_taken_apart(void **state) {
+// gpt-oss has interleaved biases.
+static void interleaved_biases_are_separated(void **state) {
     (void)state;
     struct safetensors file;
     struct model model;
@@ -252,7 +252,7 @@ static void split_fused_and_transposed_files_agree(void **state) {
                 assert_expert_equal(&split.layers[l], &other.layers[l], e);
             }
             assert_packed_equal(&split.layers[l].router, 0, &other.layers[l].router, 0);
-            // Mixtral computes what Qwen3-MoE does, the others something else with the same experts.
+            // Mixtral computes the same as Qwen3-MoE; the others compute something else with the same experts.
             assert_int_equal(split.layers[l].weights_id == other.layers[l].weights_id, i == 0);
         }
         model_deinit(&other);
@@ -260,7 +260,7 @@ static void split_fused_and_transposed_files_agree(void **state) {
     model_deinit(&split);
 }
 
-static void interleaved_columns_are_taken_apart(void **state) {
+static void interleaved_columns_are_separated(void **state) {
     (void)state;
     struct checkpoint_recipe recipe = small("qwen3_moe"), biased = small("gpt_oss");
     char folder[PATH_BYTES];
@@ -279,14 +279,15 @@ static void interleaved_columns_are_taken_apart(void **state) {
             assert_packed_equal(&a->gate, a_group, &b->gate, b_group);
             assert_packed_equal(&a->up, a_group, &b->up, b_group);
             assert_packed_equal(&a->down, a_group, &b->down, b_group);
-            assert_int_not_equal(split.layers[l].expert_digests[e], other.layers[l].expert_digests[e]); // its biases count
+            assert_int_not_equal(split.layers[l].expert_digests[e],
+                                 other.layers[l].expert_digests[e]); // its biases are part of the digest
         }
     }
     model_deinit(&split);
     model_deinit(&other);
 }
 
-static void a_folder_and_its_synthetic_twin_hold_the_same_weights(void **state) {
+static void a_folder_and_its_synthetic_model_have_the_same_weights(void **state) {
     (void)state;
     struct checkpoint_recipe recipe = checkpoint_recipe_default();
     char folder[PATH_BYTES];
@@ -325,7 +326,7 @@ static void a_team_packs_what_one_thread_packs(void **state) {
     expertd_team_destroy(team);
 }
 
-static void one_bit_renames_its_expert_and_its_layer_alone(void **state) {
+static void one_bit_changes_the_ids_of_its_expert_and_layer_only(void **state) {
     (void)state;
     struct checkpoint_recipe recipe = small("llama4_text");
     char folder[PATH_BYTES], path[PATH_BYTES];
@@ -357,7 +358,7 @@ static void one_bit_renames_its_expert_and_its_layer_alone(void **state) {
     model_deinit(&after);
 }
 
-static void layers_outside_the_range_are_left_out(void **state) {
+static void layers_outside_the_range_are_not_loaded(void **state) {
     (void)state;
     struct model model;
     struct model_options options = {.model = "synthetic:tiny", .ranks = 1, .have_layers = true, .first_layer = 1, .last_layer = 2};
@@ -397,7 +398,7 @@ static void a_range_without_experts_names_the_layers_that_hold_them(void **state
     refuse(&options, EXPERTD_ERR_CONFIG, "0-2", "3-60");
 }
 
-static void no_shards_at_all_are_refused(void **state) {
+static void zero_shards_are_refused(void **state) {
     (void)state;
     refuse(&(struct model_options){.model = "synthetic:tiny", .ranks = 0}, EXPERTD_ERR_CONFIG, "0 shards", "layer 0");
 }
@@ -455,7 +456,7 @@ static void a_truncated_file_is_an_error(void **state) {
     remove_checkpoint(folder);
 }
 
-// Writes the file anew with one tensor's name or dtype changed.
+// Rewrites the file with one tensor's name or dtype changed.
 static void change_tensor(const char *folder, const char *name, const char *new_name, enum expertd_dtype dtype) {
     char path[PATH_BYTES], other[PATH_BYTES];
     struct safetensors file;
@@ -539,7 +540,7 @@ static void a_model_of_the_hub_cache_keeps_its_name(void **state) {
     assert_int_equal(rmdir(snapshots) | rmdir(repository) | rmdir(cache), 0);
 }
 
-static void a_folder_that_is_not_there_is_an_error(void **state) {
+static void a_missing_folder_is_an_error(void **state) {
     (void)state;
     struct model model;
     err_t e = model_load(&(struct model_options){.model = "/nowhere/at all", .ranks = 1}, &model);
@@ -549,26 +550,26 @@ static void a_folder_that_is_not_there_is_an_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_golden_loads_alike_on_any_number_of_ranks),
+        cmocka_unit_test(every_golden_loads_equally_on_any_number_of_ranks),
         cmocka_unit_test(compute_dtype_is_f32_only_where_every_expert_is),
         cmocka_unit_test(maxima_cover_every_layer),
-        cmocka_unit_test(interleaved_biases_are_taken_apart),
+        cmocka_unit_test(interleaved_biases_are_separated),
         cmocka_unit_test(split_fused_and_transposed_files_agree),
-        cmocka_unit_test(interleaved_columns_are_taken_apart),
-        cmocka_unit_test(a_folder_and_its_synthetic_twin_hold_the_same_weights),
+        cmocka_unit_test(interleaved_columns_are_separated),
+        cmocka_unit_test(a_folder_and_its_synthetic_model_have_the_same_weights),
         cmocka_unit_test(a_team_packs_what_one_thread_packs),
-        cmocka_unit_test(one_bit_renames_its_expert_and_its_layer_alone),
-        cmocka_unit_test(layers_outside_the_range_are_left_out),
+        cmocka_unit_test(one_bit_changes_the_ids_of_its_expert_and_layer_only),
+        cmocka_unit_test(layers_outside_the_range_are_not_loaded),
         cmocka_unit_test(a_range_past_the_models_layers_is_refused),
         cmocka_unit_test(a_range_without_experts_names_the_layers_that_hold_them),
-        cmocka_unit_test(no_shards_at_all_are_refused),
+        cmocka_unit_test(zero_shards_are_refused),
         cmocka_unit_test(progress_ends_at_all_bytes),
         cmocka_unit_test(a_file_that_shrinks_during_the_load_is_an_error),
         cmocka_unit_test(a_truncated_file_is_an_error),
         cmocka_unit_test(a_missing_or_quantised_tensor_is_named),
         cmocka_unit_test(a_config_that_disagrees_with_the_tensors_is_refused),
         cmocka_unit_test(a_model_of_the_hub_cache_keeps_its_name),
-        cmocka_unit_test(a_folder_that_is_not_there_is_an_error),
+        cmocka_unit_test(a_missing_folder_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-// What memory a load may take: what does not fit is refused before anything is reserved, with what would.
+// Memory limits of a load: a model that does not fit is refused before anything is allocated; the error names the layers that would
+// fit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,25 +9,25 @@
 
 #include <string.h>
 
-#include "expert/model/model.h"
+#include "expert/model/model_load.h"
 
 static void load_tiny(struct model *out) {
     struct model_options options = {.model = "synthetic:tiny", .compute_dtype = EXPERTD_DTYPE_BF16, .ranks = 1};
     assert_false(err_is(model_load(&options, out)));
 }
 
-// The load must fail with that code, and its message hold both texts.
+// The load must fail with that code, and its message contain both texts.
 static void refuse(const struct model_options *options, enum expertd_err_code code, const char *text, const char *other) {
     struct model model;
     err_t e = model_load(options, &model);
     if (e.code != code || !strstr(expertd_err_message(), text) || !strstr(expertd_err_message(), other)) {
-        fail_msg("wanted %s with \"%s\" and \"%s\", got %s: %s", expertd_err_name(code), text, other, expertd_err_name(e.code),
+        fail_msg("expected %s with \"%s\" and \"%s\", got %s: %s", expertd_err_name(code), text, other, expertd_err_name(e.code),
                  err_is(e) ? expertd_err_message() : "-");
     }
     assert_null(model.layers);
 }
 
-static void what_does_not_fit_is_refused_with_what_would(void **state) {
+static void a_model_that_does_not_fit_is_refused_with_the_layers_that_would(void **state) {
     (void)state;
     struct model model;
     load_tiny(&model);
@@ -41,13 +42,13 @@ static void what_does_not_fit_is_refused_with_what_would(void **state) {
     model_deinit(&model);
     options.memory_bytes_max = 1000;
     refuse(&options, EXPERTD_ERR_NOMEM, "configured memory limit", "not one layer would fit");
-    // Far more than any machine of today has: nothing is reserved for it.
+    // Far more than any machine has: nothing may be allocated.
     options = (struct model_options){.model = "synthetic:kimi-k2", .compute_dtype = EXPERTD_DTYPE_F32, .ranks = 8};
     refuse(&options, EXPERTD_ERR_NOMEM, "60 MoE layers in F32 take 3.", "TiB");
 }
 
 struct scratch {
-    size_t layers; // so many take `bytes`, fewer nothing
+    size_t layers; // this many layers need `bytes` of scratch, fewer need none
     uint64_t bytes;
     unsigned asked;
 };
@@ -59,7 +60,7 @@ static uint64_t scratch_of(void *context, const struct model *model) {
     return model->num_layers >= scratch->layers ? scratch->bytes : 0;
 }
 
-static void scratch_counts_against_the_machine_and_not_against_the_bound_of_the_weights(void **state) {
+static void scratch_counts_against_the_machine_and_not_against_the_configured_limit(void **state) {
     (void)state;
     struct scratch scratch = {.layers = 3, .bytes = UINT64_MAX / 4};
     struct model_options options = {.model = "synthetic:tiny",
@@ -74,7 +75,7 @@ static void scratch_counts_against_the_machine_and_not_against_the_bound_of_the_
     scratch.bytes = 1 << 20;
     struct model model;
     load_tiny(&model);
-    options.memory_bytes_max = model.arena.bytes + (64 << 10); // and what is staged
+    options.memory_bytes_max = model.arena.bytes + (64 << 10); // and the staging memory
     model_deinit(&model);
     scratch.asked = 0;
     assert_false(err_is(model_load(&options, &model)));
@@ -84,8 +85,8 @@ static void scratch_counts_against_the_machine_and_not_against_the_bound_of_the_
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_does_not_fit_is_refused_with_what_would),
-        cmocka_unit_test(scratch_counts_against_the_machine_and_not_against_the_bound_of_the_weights),
+        cmocka_unit_test(a_model_that_does_not_fit_is_refused_with_the_layers_that_would),
+        cmocka_unit_test(scratch_counts_against_the_machine_and_not_against_the_configured_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-// Whatever order a file keeps codes in, the same matrix comes out: the same digest, the same weights. What contradicts itself is
-// refused.
+// Every stored layout of codes gives the same matrix: equal digests and equal weights. Inconsistent matrices are refused.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +19,7 @@ static uint8_t codes[N][K], zeros[N][SCALES];
 static float scales[N][SCALES], scales_by_depth[SCALES][N];
 static _Alignas(64) char staging[STAGING];
 
-// Codes 0 to 15, zero points 1 to 16, as INT4 has them after the 1 that GPTQ leaves out is added.
+// Codes 0 to 15; zero points 1 to 16, as in INT4 after adding the 1 that GPTQ subtracts.
 static int fill(void **state) {
     (void)state;
     for (size_t n = 0; n < N; n++) {
@@ -49,7 +48,7 @@ static void put(uint32_t *words, size_t word, size_t place, unsigned code) {
     words[word] |= (uint32_t)code << (4 * place);
 }
 
-// Rows, as compressed-tensors has them; zero points in words along N.
+// The layout of compressed-tensors: K-contiguous codes; zero points in words along N.
 static struct quantised_matrix rows_of_words(uint32_t *words, uint32_t *zero_words) {
     struct quantised_matrix m = matrix_of(false);
     memset(words, 0, N * K / 2);
@@ -68,7 +67,7 @@ static struct quantised_matrix rows_of_words(uint32_t *words, uint32_t *zero_wor
     return m;
 }
 
-// GPTQ's: codes along K, zero points along N; AWQ's: both along N, in an order of their own.
+// GPTQ: words of codes along K, of zero points along N. AWQ: both along N, with permuted nibbles.
 static struct quantised_matrix words_by_depth(uint32_t *words, uint32_t *zero_words, const uint8_t *order) {
     struct quantised_matrix m = matrix_of(true);
     memset(words, 0, N * K / 2);
@@ -116,7 +115,7 @@ static void check_weights(float wide[N][K]) {
     }
 }
 
-static void words_in_three_orders_are_one_matrix(void **state) {
+static void three_layouts_of_words_give_one_matrix(void **state) {
     (void)state;
     static const uint8_t AWQ[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
@@ -135,8 +134,8 @@ static void words_in_three_orders_are_one_matrix(void **state) {
     assert_true(take(&m, wide) != digest);
 }
 
-// g_idx: the k of the file lie anywhere; packed, each scale's are together, in the order of the file.
-static void sorted_k_keep_their_weights(void **state) {
+// g_idx permutes k; packed, the k of one scale are consecutive, in the order of the file.
+static void sorting_k_does_not_change_the_weights(void **state) {
     (void)state;
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
     static float wide[N][K];
@@ -170,7 +169,7 @@ static void refuse(const struct quantised_matrix *m, const char *words) {
     }
 }
 
-static void an_order_that_is_none_is_refused(void **state) {
+static void an_inconsistent_g_idx_is_refused(void **state) {
     (void)state;
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
     int32_t scale_of_k[K];
@@ -180,13 +179,13 @@ static void an_order_that_is_none_is_refused(void **state) {
     }
     m.scale_of_k = scale_of_k;
     static float wide[N][K];
-    (void)take(&m, wide); // in order
+    (void)take(&m, wide); // consecutive groups
     scale_of_k[K - 1] = 0;
-    refuse(&m, "g_idx says that k 63 has scale 0");
+    refuse(&m, "g_idx gives scale 0 to k 63");
     m.ordered = true;
     refuse(&m, "scale 0 to more than the 16 k");
     scale_of_k[K - 1] = SCALES;
-    refuse(&m, "gives scale 4 to k 63: there are 4 scales");
+    refuse(&m, "gives scale 4 to k 63, but there are 4 scales");
     scale_of_k[K - 1] = INT32_MIN;
     refuse(&m, "gives scale -2147483648 to k 63");
 }
@@ -194,11 +193,11 @@ static void an_order_that_is_none_is_refused(void **state) {
 static size_t odd_of(const struct quantised_matrix *m, bool global) {
     struct quantised_rows rows;
     assert_false(err_is(quantised_rows_take(m, N, K, staging, &rows)));
-    assert_int_equal(rows.odd_global, global);
-    return rows.odd_scales;
+    assert_int_equal(rows.global_is_not_finite, global);
+    return rows.not_finite_scales;
 }
 
-static void scales_that_are_no_numbers_are_counted_and_pass_through(void **state) {
+static void nan_and_infinite_scales_are_counted_and_used(void **state) {
     (void)state;
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
     static float wide[N][K];
@@ -211,7 +210,7 @@ static void scales_that_are_no_numbers_are_counted_and_pass_through(void **state
     scales[3][1] = scales_by_depth[1][3] = -INFINITY;
     assert_int_equal(odd_of(&m, false), 2);
     assert_int_equal(odd_of(&by_depth, false), 2);
-    by_depth.scale_n_stride = 2; // neither lies side by side
+    by_depth.scale_n_stride = 2; // neither is contiguous
     by_depth.scale_g_stride = 2 * N;
     static float apart[SCALES][N][2];
     for (size_t i = 0; i < SCALES * N; i++) {
@@ -229,7 +228,7 @@ static void scales_that_are_no_numbers_are_counted_and_pass_through(void **state
     }
 }
 
-static void each_dtype_of_scales_tells_what_is_no_number(void **state) {
+static void nan_and_infinite_scales_are_recognised_in_each_dtype(void **state) {
     (void)state;
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
     static const struct {
@@ -267,7 +266,7 @@ static void a_global_scale_may_be_any_but_0_to_divide_by(void **state) {
     m.format.global = EXPERTD_GLOBAL_DIVIDE;
     assert_int_equal(odd_of(&m, true), 0);
     global = 0;
-    refuse(&m, "divided by, is 0");
+    refuse(&m, "a divisor, is 0");
     m.format.global = EXPERTD_GLOBAL_MULTIPLY;
     assert_int_equal(odd_of(&m, false), 0);
 }
@@ -289,8 +288,8 @@ static void an_8_bit_zero_point_past_the_codes_is_refused(void **state) {
     refuse(&m, "zero point 2 of row 7 is 256");
 }
 
-// gpt-oss: gate's rows and up's alternate.
-static void rows_are_taken_out_of_a_fused_matrix(void **state) {
+// gpt-oss: rows of gate and up alternate.
+static void gate_and_up_rows_are_separated_from_a_fused_matrix(void **state) {
     (void)state;
     static uint8_t bytes[N][K];
     static float wide[N][K];
@@ -316,7 +315,7 @@ static void rows_are_taken_out_of_a_fused_matrix(void **state) {
     assert_false(err_is(quantised_take_rows(&whole, 16, 1, &half)));
 }
 
-static void names_say_code_span_and_zero_points(void **state) {
+static void names_contain_code_group_size_and_zero_points(void **state) {
     (void)state;
     char text[QUANTISED_NAME_MAX];
     struct quantised_matrix m = matrix_of(false);
@@ -336,15 +335,15 @@ static void names_say_code_span_and_zero_points(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(words_in_three_orders_are_one_matrix, fill),
-        cmocka_unit_test_setup(sorted_k_keep_their_weights, fill),
-        cmocka_unit_test_setup(an_order_that_is_none_is_refused, fill),
-        cmocka_unit_test_setup(scales_that_are_no_numbers_are_counted_and_pass_through, fill),
-        cmocka_unit_test_setup(each_dtype_of_scales_tells_what_is_no_number, fill),
+        cmocka_unit_test_setup(three_layouts_of_words_give_one_matrix, fill),
+        cmocka_unit_test_setup(sorting_k_does_not_change_the_weights, fill),
+        cmocka_unit_test_setup(an_inconsistent_g_idx_is_refused, fill),
+        cmocka_unit_test_setup(nan_and_infinite_scales_are_counted_and_used, fill),
+        cmocka_unit_test_setup(nan_and_infinite_scales_are_recognised_in_each_dtype, fill),
         cmocka_unit_test_setup(a_global_scale_may_be_any_but_0_to_divide_by, fill),
         cmocka_unit_test_setup(an_8_bit_zero_point_past_the_codes_is_refused, fill),
-        cmocka_unit_test_setup(rows_are_taken_out_of_a_fused_matrix, fill),
-        cmocka_unit_test_setup(names_say_code_span_and_zero_points, fill),
+        cmocka_unit_test_setup(gate_and_up_rows_are_separated_from_a_fused_matrix, fill),
+        cmocka_unit_test_setup(names_contain_code_group_size_and_zero_points, fill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

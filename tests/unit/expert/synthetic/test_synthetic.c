@@ -1,4 +1,4 @@
-// Synthetic models: their shapes are the vendors', their values depend on seed and place alone; wrong names say what is right.
+// Synthetic models: shapes are the vendors', values depend only on seed and position, wrong names are refused with advice.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "expert/model/model.h"
+#include "expert/architecture/architecture.h"
+#include "expert/architecture/architecture_layers.h"
+#include "expert/config/config.h"
+#include "expert/model/model_load.h"
 #include "expert/synthetic/synthetic.h"
+#include "expert/synthetic/synthetic_fill.h"
 #include "expert/synthetic/synthetic_quantised.h"
 
 static const struct layer_tensors_options ALL = {0};
@@ -27,7 +31,7 @@ static void refuse(const char *model, const char *text) {
     struct supply supply;
     err_t e = synthetic_supply(model, &ALL, &supply);
     if (e.code != EXPERTD_ERR_CONFIG || !strstr(expertd_err_message(), text)) {
-        fail_msg("%s: wanted \"%s\", got %s: %s", model, text, expertd_err_name(e.code), err_is(e) ? expertd_err_message() : "-");
+        fail_msg("%s: expected \"%s\", got %s: %s", model, text, expertd_err_name(e.code), err_is(e) ? expertd_err_message() : "-");
     }
 }
 
@@ -65,7 +69,7 @@ static void presets_have_the_models_shapes(void **state) {
     assert_null(synthetic_preset(count));
 }
 
-// The vendors' own configurations, what concerns the MoE layers.
+// The vendors' own configurations, reduced to the keys of the MoE layers.
 static const struct {
     const char *preset, *config;
 } CONFIGURED[] = {
@@ -127,7 +131,7 @@ static void assert_params_equal(const struct layer_params *made, const struct la
     assert_true(made->router_has_selection_bias == p->router_has_selection_bias);
 }
 
-static void presets_route_as_their_architectures_do(void **state) {
+static void presets_equal_their_architectures(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CONFIGURED / sizeof *CONFIGURED; i++) {
         struct supply supply;
@@ -153,7 +157,7 @@ static void presets_route_as_their_architectures_do(void **state) {
     }
 }
 
-static void keys_change_what_they_name(void **state) {
+static void keys_of_the_name_are_applied(void **state) {
     (void)state;
     struct supply supply;
     open_model("synthetic:mixtral-8x7b,experts=4,layers=3,seed=18446744073709551615", &supply);
@@ -164,7 +168,7 @@ static void keys_change_what_they_name(void **state) {
     supply_close(&supply);
 }
 
-static void wrong_names_and_numbers_say_what_is_right(void **state) {
+static void wrong_names_and_numbers_are_refused_with_advice(void **state) {
     (void)state;
     refuse("synthetic:mixtral-8x7", "did you mean mixtral-8x7b?");
     refuse("synthetic:deepseek", "did you mean deepseek-v3?");
@@ -178,14 +182,14 @@ static void wrong_names_and_numbers_say_what_is_right(void **state) {
     refuse("synthetic:tiny,seed=18446744073709551616", "not a number");
     refuse("synthetic:tiny,colour=red", "unknown key colour:");
     refuse("synthetic:tiny,", "unknown key");
-    refuse("synthetic:tiny,experts=3", "synthetic:tiny,experts=3"); // fewer than it chooses
+    refuse("synthetic:tiny,experts=3", "synthetic:tiny,experts=3"); // fewer than K
     refuse("synthetic:tiny,experts=4097", "up to 4096");
-    refuse("synthetic:deepseek-v3,experts=255", "synthetic:deepseek-v3,experts=255"); // in 8 groups
+    refuse("synthetic:deepseek-v3,experts=255", "synthetic:deepseek-v3,experts=255"); // not a multiple of 8 groups
 }
 
 enum { ROWS = 33, COLUMNS = 91 };
 
-static void values_depend_on_seed_and_place_alone(void **state) {
+static void values_depend_on_seed_and_position_only(void **state) {
     (void)state;
     uint16_t base[ROWS * COLUMNS], other[ROWS * COLUMNS];
     const struct {
@@ -211,8 +215,8 @@ static void values_depend_on_seed_and_place_alone(void **state) {
     }
 }
 
-// Ids of synthetic weights are compared between machines: the values are fixed for good. These were computed by another program
-// from the definition (splitmix64 over the word's number; a byte b is (2 b - 255) / 512 where k is 9).
+// Ids of synthetic weights are compared between machines, so the values must never change. These were computed by an independent
+// program from the definition (splitmix64 over the word's number; a byte b is (2 b - 255) / 512 where k is 9).
 static void values_are_those_of_the_first_release(void **state) {
     (void)state;
     uint16_t values[27];
@@ -240,7 +244,7 @@ static void values_are_balanced_and_of_the_stated_size(void **state) {
         }
         double count = (double)(n * k), deviation = sqrt(squares / count) * sqrt((double)k);
         assert_true(deviation > 1 / 1.5 && deviation < 1.5);
-        assert_true(fabs(sum / count) * sqrt((double)k) < 6 / sqrt(count)); // six deviations of a mean
+        assert_true(fabs(sum / count) * sqrt((double)k) < 6 / sqrt(count)); // six standard deviations of the mean
         free(values);
     }
 }
@@ -251,7 +255,7 @@ static void load(const char *spec, uint32_t ranks, struct model *out) {
     }
 }
 
-static void a_part_of_a_model_holds_the_whole_models_weights(void **state) {
+static void a_range_of_layers_has_the_full_models_weights(void **state) {
     (void)state;
     struct model whole, part, seeded;
     load("synthetic:tiny", 3, &whole);
@@ -268,7 +272,8 @@ static void a_part_of_a_model_holds_the_whole_models_weights(void **state) {
     model_deinit(&seeded);
 }
 
-// Each format's matrices are like any file's: rows can be taken, no scale is NaN, and the weights are as large as plain ones.
+// Matrices of each format are like those of files: they convert to rows, no scale is NaN, and the weights are as large as plain
+// ones.
 static void quantised_values_are_balanced_and_of_the_stated_size(void **state) {
     (void)state;
     enum { N = 96, WIDTHS = 2 };
@@ -296,7 +301,7 @@ static void quantised_values_are_balanced_and_of_the_stated_size(void **state) {
             }
             double deviation = sqrt(squares / count) * sqrt((double)what.k);
             assert_true(deviation > 0.4 && deviation < 2);
-            assert_true(fabs(sum / count) * sqrt((double)what.k) < 0.25); // codes below zero are one more than those above
+            assert_true(fabs(sum / count) * sqrt((double)what.k) < 0.25); // there is one more negative code than positive ones
             free(memory);
             free(staging);
             free(values);
@@ -319,7 +324,7 @@ static void a_format_changes_the_weights_and_their_size(void **state) {
     assert_string_equal(model_quantisation(&codes), "mxfp4");
     assert_string_equal(codes.numerics_id, plain.numerics_id);
     assert_non_null(strstr(widened.numerics_id, "+widen"));
-    assert_true(3 * codes.layers[0].shape.bytes < plain.layers[0].shape.bytes); // 4.25 bits for 16
+    assert_true(3 * codes.layers[0].shape.bytes < plain.layers[0].shape.bytes); // 4.25 bits instead of 16
     assert_int_equal(widened.layers[0].shape.bytes, plain.layers[0].shape.bytes);
     assert_memory_equal(codes.digest, widened.digest, sizeof codes.digest);
     model_deinit(&plain);
@@ -333,13 +338,13 @@ static void a_format_changes_the_weights_and_their_size(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_models_shapes),
-        cmocka_unit_test(presets_route_as_their_architectures_do),
-        cmocka_unit_test(keys_change_what_they_name),
-        cmocka_unit_test(wrong_names_and_numbers_say_what_is_right),
-        cmocka_unit_test(values_depend_on_seed_and_place_alone),
+        cmocka_unit_test(presets_equal_their_architectures),
+        cmocka_unit_test(keys_of_the_name_are_applied),
+        cmocka_unit_test(wrong_names_and_numbers_are_refused_with_advice),
+        cmocka_unit_test(values_depend_on_seed_and_position_only),
         cmocka_unit_test(values_are_those_of_the_first_release),
         cmocka_unit_test(values_are_balanced_and_of_the_stated_size),
-        cmocka_unit_test(a_part_of_a_model_holds_the_whole_models_weights),
+        cmocka_unit_test(a_range_of_layers_has_the_full_models_weights),
         cmocka_unit_test(quantised_values_are_balanced_and_of_the_stated_size),
         cmocka_unit_test(a_format_changes_the_weights_and_their_size),
     };

@@ -1,3 +1,4 @@
+// Compiled for FEAT_BF16: see bfmlal.h.
 #if defined(__aarch64__)
 #include "bfmlal.h"
 

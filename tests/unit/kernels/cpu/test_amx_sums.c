@@ -1,10 +1,10 @@
-// The arithmetic of TDPBF16PS, by what it must give on vectors worked out by hand: in the reference, in the portable backend, and
-// in the tile unit where this machine has one. test_panels compares the three over all shapes and values.
+// The arithmetic of TDPBF16PS on hand-computed vectors: in the reference, in the scalar backend, and with AMX if this CPU has it.
+// test_panels compares the three over all shapes and values.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/weights.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum {
     ONE = 0x3f80,
@@ -56,15 +56,15 @@ static void check(const struct sum *s) {
 
 static void even_and_odd_k_meet_after_32(void **state) {
     (void)state;
-    // Even: 2^30 - 2^30. Odd: 1 + 1, which pairs in turn would have lost in 2^30.
+    // Even k: 2^30 - 2^30. Odd k: 1 + 1, which sums of pairs would have lost in 2^30.
     check(&(struct sum){{BIG, ONE, BIG, ONE}, {ONE, ONE, MINUS_ONE, ONE}, 4, 2.0f});
-    // Both even: the 1 is lost within the 32 ...
+    // All at even k: the 1 is lost within the step ...
     check(&(struct sum){{BIG, 0, ONE, 0, BIG, 0}, {ONE, 0, ONE, 0, MINUS_ONE, 0}, 6, 0.0f});
-    // ... and kept where 2^30 came and went in the step before.
+    // ... but not if 2^30 - 2^30 are in the previous step.
     struct sum next = {.k = 34, .want = 1.0f};
     next.x[0] = next.x[2] = BIG, next.w[0] = ONE, next.w[2] = MINUS_ONE, next.x[32] = next.w[32] = ONE;
     check(&next);
-    // Across steps the sum itself rounds: 2^31 + 1.
+    // From step to step the sum is rounded: 2^31 + 1.
     struct sum lost = {.k = 33, .want = 0x1p31f};
     lost.x[0] = lost.x[1] = BIG, lost.w[0] = lost.w[1] = ONE;
     lost.x[32] = lost.w[32] = ONE;
@@ -73,16 +73,16 @@ static void even_and_odd_k_meet_after_32(void **state) {
 
 static void every_step_flushes(void **state) {
     (void)state;
-    check(&(struct sum){{SUBNORMAL}, {BIG}, 1, 0.0f}); // DAZ: 2^-97 otherwise
+    check(&(struct sum){{SUBNORMAL}, {BIG}, 1, 0.0f}); // DAZ; else it would be 2^-97
     check(&(struct sum){{TINY}, {0x3f00}, 1, 0.0f});   // a product of 2^-127
     check(&(struct sum){{TINY}, {ONE}, 1, 0x1p-126f});
-    // 2^-126 in one half, -1.5 * 2^-126 in the other: their sum is flushed, to -0, and that is added to +0.
+    // Even sum 2^-126, odd sum -1.5 * 2^-126: even + odd is flushed to -0, which is added to +0.
     check(&(struct sum){{TINY, ABOVE_TINY}, {ONE, MINUS_ONE}, 2, 0.0f});
-    // The same over two steps: the sum's own addition flushes, to -0 ...
+    // The same values in two steps: adding the second to the sum is flushed to -0 ...
     struct sum minus = {.k = 33, .want = -0.0f};
     minus.x[0] = TINY, minus.w[0] = ONE, minus.x[32] = ABOVE_TINY, minus.w[32] = MINUS_ONE;
     check(&minus);
-    // ... of which the next step's +0 makes +0.
+    // ... and the next step's +0 makes it +0.
     minus.k = 65, minus.want = 0.0f;
     check(&minus);
 }
@@ -100,32 +100,30 @@ static void numerics_id_tells_the_arithmetic(void **state) {
     (void)state;
     assert_false(err_is(expertd_kernel_select("scalar_amx")));
     assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu_amx");
-    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_F32), "cpu"); // whose sums are the same
+    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_F32), "cpu"); // f32 sums have the same bits everywhere
     assert_false(err_is(expertd_kernel_select_arithmetic("cpu")));
     assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu");
     assert_false(err_is(expertd_kernel_select_arithmetic("cpu_amx")));
     assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu_amx");
     assert_ptr_equal(kernel_selected(), amx_here() ? amx_here() : &backend_scalar_amx);
-    assert_int_equal(expertd_kernel_select_arithmetic("sm_80").code, EXPERTD_ERR_UNAVAILABLE); // which nobody has asked yet
+    assert_int_equal(expertd_kernel_select_arithmetic("sm_80").code, EXPERTD_ERR_UNAVAILABLE); // its arithmetic is not known
     assert_false(err_is(expertd_kernel_select("auto")));
-    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu"); // never chosen unasked
+    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu"); // "auto" never selects cpu_amx
 }
 
-static void tile_unit_is_here(void **state) {
+static void amx_is_tested_on_this_cpu(void **state) {
     (void)state;
     if (!amx_here()) {
-        print_message("no AMX on this CPU: only its portable twin was tested\n");
+        print_message("no AMX on this CPU: only its scalar twin was tested\n");
         skip();
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(even_and_odd_k_meet_after_32),
-        cmocka_unit_test(every_step_flushes),
-        cmocka_unit_test(inf_and_nan_pass_through),
-        cmocka_unit_test(numerics_id_tells_the_arithmetic),
-        cmocka_unit_test(tile_unit_is_here),
+        cmocka_unit_test(even_and_odd_k_meet_after_32), cmocka_unit_test(every_step_flushes),
+        cmocka_unit_test(inf_and_nan_pass_through),     cmocka_unit_test(numerics_id_tells_the_arithmetic),
+        cmocka_unit_test(amx_is_tested_on_this_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 #include "tests/unit/kernels/kernel_test.h"
 
-#include "kernels/cpu/backends.h"
-#include "kernels/cpu/unpacked_k_major.h"
-#include "kernels/cpu/unpacked_n_major.h"
+#include "kernels/cpu/backend/backends.h"
+#include "kernels/cpu/backend/unpacked_k_major.h"
+#include "kernels/cpu/backend/unpacked_n_major.h"
 #include "kernels/layout/pack.h"
 
 static void every_backend_of_this_cpu_passes_its_check(void **state) {
@@ -21,7 +21,7 @@ static void every_backend_of_this_cpu_passes_its_check(void **state) {
         }
     }
     INVARIANT(last);
-    assert_string_equal(last->name, "scalar"); // everywhere
+    assert_string_equal(last->name, "scalar"); // it runs everywhere
     assert_true(usable);
 }
 
@@ -54,7 +54,7 @@ static const char OTHER_NAME[] = "avx512vnni", OTHER_CPU[] = "x86-64";
 static const char OTHER_NAME[] = "neondot", OTHER_CPU[] = "aarch64";
 #endif
 
-static void name_of_another_cpu_says_of_which(void **state) {
+static void name_for_another_cpu_names_that_cpu(void **state) {
     (void)state;
     assert_int_equal(expertd_kernel_select(OTHER_NAME).code, EXPERTD_ERR_UNAVAILABLE);
     assert_non_null(strstr(expertd_err_message(), OTHER_NAME));
@@ -71,14 +71,16 @@ static void auto_chooses_one_that_runs_here(void **state) {
     assert_true(usable);
     assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu");
     const char *differs = "?";
-    assert_null(expertd_kernel_passed_over(&differs)); // emulators that the tests know compute rightly
+    assert_null(expertd_kernel_passed_over(&differs)); // also in the emulators that the tests run in
     assert_null(differs);
 }
 
-// A unit with another arithmetic is found out: each of the ways in which one could differ.
-static void plain_bf16(const struct panel_args *args) {
+// The self-check must find kernels with another arithmetic. Below: each way in which one could differ.
+
+// Even k first, and nothing is flushed.
+static void even_first_ieee_bf16(const struct panel_args *args) {
     const uint16_t *panel = args->panel;
-    for (size_t r = 0; r < args->rows; r++) { // even k first, nothing flushed
+    for (size_t r = 0; r < args->rows; r++) {
         const uint16_t *x = args->x[r];
         for (size_t c = 0; c < args->columns; c++) {
             float sum = 0;
@@ -104,7 +106,8 @@ static void unfused_f32(const struct panel_args *args) {
     }
 }
 
-static void unsigned_i8(const struct panel_args *args) { // x + 128, and the offsets forgotten
+// Products of x + 128 without the offsets.
+static void unsigned_i8(const struct panel_args *args) {
     struct panel_args plain = *args;
     backend_scalar.i8.panel(&plain);
     const int32_t *offsets = args->panel;
@@ -124,7 +127,7 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
     (void)state;
     struct kernel_backend broken = backend_scalar;
     assert_null(backend_self_check(&broken));
-    broken.bf16.panel = plain_bf16;
+    broken.bf16.panel = even_first_ieee_bf16;
     assert_string_equal(backend_self_check(&broken), "bf16 sum");
     broken = backend_scalar, broken.f32.panel = unfused_f32;
     assert_string_equal(backend_self_check(&broken), "f32 sum");
@@ -134,76 +137,76 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
     assert_string_equal(backend_self_check(&broken), "exponential");
 }
 
-// Mistakes of the kernels for groups of panels, planted in whichever backend is at hand: sums over the k before that are left out,
-// always or only where they are so small that a unit whose flush is another takes the block again (NEON's once began anew then).
-static const struct kernel_backend *whole;
+// Mistakes planted into the macrokernels of each backend: the sums over the preceding k are dropped, always or only where they are
+// small. (A NEON kernel once dropped them when it repeated a block because of a flush.)
+static const struct kernel_backend *correct;
 
 static void call_from_zero(macrokernel *group, const struct macrokernel_args *args) {
     struct macrokernel_args call = *args;
-    call.goes_on = false;
+    call.accumulate = false;
     group(&call);
 }
 
-static void forgetful_f32(const struct macrokernel_args *args) {
-    call_from_zero(whole->f32.group, args);
+static void drops_sums_f32(const struct macrokernel_args *args) {
+    call_from_zero(correct->f32.macrokernel, args);
 }
 
-static void forgetful_i8(const struct macrokernel_args *args) {
-    call_from_zero(whole->i8.group, args);
+static void drops_sums_i8(const struct macrokernel_args *args) {
+    call_from_zero(correct->i8.macrokernel, args);
 }
 
-static void forgetful_where_small(const struct macrokernel_args *args) {
+static void drops_small_sums(const struct macrokernel_args *args) {
     size_t count = args->rows * KERNEL_SUMS;
     float *right = test_alloc(count * sizeof *right);
     memcpy(right, args->sums, count * sizeof *right);
     struct macrokernel_args call = *args;
     call.sums = right;
-    whole->bf16.group(&call);
-    call_from_zero(whole->bf16.group, args);
+    correct->bf16.macrokernel(&call);
+    call_from_zero(correct->bf16.macrokernel, args);
     for (size_t i = 0; i < count; i++) {
         args->sums[i] = fabsf(right[i]) < 0x1p-125f ? args->sums[i] : right[i];
     }
     free(right);
 }
 
-// Sums of plain weights that miss their last k.
-static void short_along_f32(const struct k_major_args *args) {
+// Kernels for unpacked weights that leave out the last k.
+static void short_k_major_f32(const struct k_major_args *args) {
     struct k_major_args call = *args;
     call.k--;
-    whole->f32.k_major(&call);
+    correct->f32.k_major(&call);
 }
 
-static void short_along_bf16(const struct k_major_args *args) {
+static void short_k_major_bf16(const struct k_major_args *args) {
     struct k_major_args call = *args;
     call.k--;
-    whole->bf16.k_major(&call);
+    correct->bf16.k_major(&call);
 }
 
-static void expect_mistakes_along_found(const struct kernel_backend *backend) {
+static void expect_k_major_mistakes_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
-    whole = backend;
+    correct = backend;
     if (backend->f32.k_major && backend->bf16.k_major) {
-        broken.bf16.k_major = short_along_bf16;
+        broken.bf16.k_major = short_k_major_bf16;
         assert_string_equal(backend_self_check(&broken), "bf16 sum");
-        broken = *backend, broken.f32.k_major = short_along_f32;
+        broken = *backend, broken.f32.k_major = short_k_major_f32;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }
 
-// One bit of the last panel's last sum.
-static void nearly_right(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
-    whole->bf16.quantised_macrokernel_of(args, format);
+// One wrong bit, in the last panel's last sum.
+static void one_bit_wrong(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
+    correct->bf16.quantised_large_m(args, format);
     float *sum = args->sums + (args->rows - 1) * KERNEL_SUMS + args->count * EXPERTD_KERNEL_PANEL - 1;
     *sum = expertd_f32_from_bits(expertd_f32_bits(*sum) ^ 1);
 }
 
-static void wrong_where_kept(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
-    (args->rows_cached ? nearly_right : whole->bf16.quantised_macrokernel_of)(args, format);
+static void wrong_with_cached_rows(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
+    (args->rows_cached ? one_bit_wrong : correct->bf16.quantised_large_m)(args, format);
 }
 
-// One bit, but only where all rows are plain: kernels have ways of their own for those.
-static void wrong_where_plain(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    whole->bf16.quantised(args, format);
+// One wrong bit, only if all rows are plain: many kernels have faster code for such rows.
+static void wrong_for_plain_rows(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    correct->bf16.quantised(args, format);
     for (size_t i = 0; i < args->rows * args->k; i++) {
         const uint16_t *x = args->x[i / args->k];
         if ((x[i % args->k] & 0x7fff) < 0x100) {
@@ -213,75 +216,75 @@ static void wrong_where_plain(const struct panel_args *args, const struct expert
     args->out[0] = expertd_f32_from_bits(expertd_f32_bits(args->out[0]) ^ 1);
 }
 
-static void expect_mistakes_of_groups_found(const struct kernel_backend *backend) {
+static void expect_macrokernel_mistakes_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
-    whole = backend;
-    if (backend->bf16.group) {
-        broken.bf16.group = forgetful_where_small;
+    correct = backend;
+    if (backend->bf16.macrokernel) {
+        broken.bf16.macrokernel = drops_small_sums;
         assert_string_equal(backend_self_check(&broken), "bf16 sum");
     }
     broken = *backend;
-    if (backend->f32.group) {
-        broken.f32.group = forgetful_f32;
+    if (backend->f32.macrokernel) {
+        broken.f32.macrokernel = drops_sums_f32;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
     broken = *backend;
-    if (backend->i8.group) {
-        broken.i8.group = forgetful_i8;
+    if (backend->i8.macrokernel) {
+        broken.i8.macrokernel = drops_sums_i8;
         assert_string_equal(backend_self_check(&broken), "int8 sum");
     }
     broken = *backend;
-    if (backend->bf16.quantised_macrokernel_of) {
-        broken.bf16.quantised_macrokernel_of = nearly_right;
+    if (backend->bf16.quantised_large_m) {
+        broken.bf16.quantised_large_m = one_bit_wrong;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
-        broken.bf16.quantised_macrokernel_of = wrong_where_kept;
+        broken.bf16.quantised_large_m = wrong_with_cached_rows;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
     }
-    broken = *backend, broken.bf16.quantised = wrong_where_plain;
+    broken = *backend, broken.bf16.quantised = wrong_for_plain_rows;
     assert_string_equal(backend_self_check(&broken), "quantised sum");
 }
 
-// One bit of what is packed or decoded, and of quantised weights against rows of f32.
-static void wrong_pack_along(const struct pack_args *args) {
-    whole->pack_k_major(args);
+// One wrong bit in packing, in decoding, and in f32 rows by quantised weights.
+static void wrong_pack_k_major(const struct pack_args *args) {
+    correct->pack_k_major(args);
     ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
 }
 
-static void wrong_pack_across(const struct pack_args *args) {
-    whole->pack_n_major(args);
+static void wrong_pack_n_major(const struct pack_args *args) {
+    correct->pack_n_major(args);
     ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
 }
 
 static void wrong_decode(const struct decode_args *args) {
-    whole->decode(args);
+    correct->decode(args);
     args->dst[args->count - 1] ^= 1;
 }
 
 static void wrong_place(const struct place_args *args) {
-    whole->place_codes(args);
+    correct->place_codes(args);
     args->lines[0] ^= args->bits == 8;
 }
 
 static void wrong_f32_rows(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    whole->f32.quantised(args, format);
+    correct->f32.quantised(args, format);
     float *last = &args->out[(args->rows - 1) * args->out_stride + args->columns - 1];
     *last = expertd_f32_from_bits(expertd_f32_bits(*last) ^ 1);
 }
 
-// Of weights that lie as F16 alone.
-static void wrong_where_f16(const struct n_major_args *args) {
-    whole->f32.n_major(args);
+// One wrong bit, only for F16 weights.
+static void wrong_for_f16(const struct n_major_args *args) {
+    correct->f32.n_major(args);
     if (args->dtype == EXPERTD_DTYPE_F16) {
         args->sums[0] = expertd_f32_from_bits(expertd_f32_bits(args->sums[0]) ^ 1);
     }
 }
 
-static void expect_mistakes_of_packing_found(const struct kernel_backend *backend) {
+static void expect_packing_mistakes_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
-    whole = backend;
-    broken.pack_k_major = wrong_pack_along;
+    correct = backend;
+    broken.pack_k_major = wrong_pack_k_major;
     assert_string_equal(backend_self_check(&broken), "packing");
-    broken = *backend, broken.pack_n_major = wrong_pack_across;
+    broken = *backend, broken.pack_n_major = wrong_pack_n_major;
     assert_string_equal(backend_self_check(&broken), "packing");
     broken = *backend, broken.decode = wrong_decode;
     assert_string_equal(backend_self_check(&broken), "packing");
@@ -291,31 +294,31 @@ static void expect_mistakes_of_packing_found(const struct kernel_backend *backen
     assert_string_equal(backend_self_check(&broken), "quantised sum");
     broken = *backend;
     if (backend->f32.n_major) {
-        broken.f32.n_major = wrong_where_f16;
+        broken.f32.n_major = wrong_for_f16;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }
 
 static void packing_that_is_wrong_fails_its_check(void **state) {
     (void)state;
-    for_each_backend(expect_mistakes_of_packing_found);
+    for_each_backend(expect_packing_mistakes_found);
 }
 
-static void group_kernel_that_forgets_its_sums_fails_its_check(void **state) {
+static void macrokernel_that_drops_its_sums_fails_its_check(void **state) {
     (void)state;
-    for_each_backend(expect_mistakes_of_groups_found);
-    for_each_backend(expect_mistakes_along_found);
+    for_each_backend(expect_macrokernel_mistakes_found);
+    for_each_backend(expect_k_major_mistakes_found);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(name_of_another_cpu_says_of_which),
+        cmocka_unit_test(name_for_another_cpu_names_that_cpu),
         cmocka_unit_test(auto_chooses_one_that_runs_here),
         cmocka_unit_test(every_backend_of_this_cpu_passes_its_check),
         cmocka_unit_test(names_are_those_of_the_backends),
         cmocka_unit_test(unknown_name_lists_the_names),
         cmocka_unit_test(backend_with_another_arithmetic_fails_its_check),
-        cmocka_unit_test(group_kernel_that_forgets_its_sums_fails_its_check),
+        cmocka_unit_test(macrokernel_that_drops_its_sums_fails_its_check),
         cmocka_unit_test(packing_that_is_wrong_fails_its_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

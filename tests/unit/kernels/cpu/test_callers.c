@@ -1,6 +1,6 @@
-// The library in other people's programs: many threads at once, each with its own workspace and team or none, and threads with the
-// little stack that kernels.h asks for.
-#include "tests/unit/kernels/quantised/quantised_case.h"
+// The library as other programs use it: many threads at once, each with its own workspace and with a team or none, on threads with
+// the least stack that kernels.h permits.
+#include "tests/unit/kernels/cpu/quantised_case.h"
 
 #include <pthread.h>
 
@@ -8,9 +8,9 @@
 
 enum { M = 100, K = 160, N = 200, GROUPS = 3, CALLERS = 4 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // their frames are larger
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // sanitizers make frames larger
 enum { STACK_FACTOR = 8, ROUNDS = 1 };
-#elif defined(__aarch64__) // run by an emulator
+#elif defined(__aarch64__) // runs in an emulator
 enum { STACK_FACTOR = 1, ROUNDS = 1 };
 #else
 enum { STACK_FACTOR = 1, ROUNDS = 5 };
@@ -60,10 +60,10 @@ static int free_operands(void **state) {
     return 0;
 }
 
-// One thread that calls the library.
+// A thread that calls the library.
 struct caller {
     bool has_team;
-    uint64_t digest; // of all its answers
+    uint64_t digest; // of all its results
     char failure[256];
 };
 
@@ -92,12 +92,12 @@ static void multiply(struct caller *caller, const struct expertd_grouped_matmul_
 
 static void multiply_all(struct caller *caller, struct expertd_team *team) {
     struct expertd_plain_weights plain = {.dtype = EXPERTD_DTYPE_F32, .groups = GROUPS, .k = K, .n = N, .data = rhs};
-    struct expertd_plain_weights turned = {
+    struct expertd_plain_weights transposed = {
         .dtype = EXPERTD_DTYPE_F16, .groups = GROUPS, .k = K, .n = N, .transposed = true, .data = rhs};
     multiply(caller, &(struct expertd_grouped_matmul_args){.rhs = expertd_rhs_plain(&plain)}, team);
     multiply(caller,
              &(struct expertd_grouped_matmul_args){
-                 .rhs = expertd_rhs_plain(&turned), .lhs_dtype = EXPERTD_DTYPE_BF16, .out_dtype = EXPERTD_DTYPE_F32},
+                 .rhs = expertd_rhs_plain(&transposed), .lhs_dtype = EXPERTD_DTYPE_BF16, .out_dtype = EXPERTD_DTYPE_F32},
              team);
     for (size_t w = 0; w < COUNT_OF(packed); w++) {
         multiply(caller, &(struct expertd_grouped_matmul_args){.rhs = expertd_rhs_packed(&packed[w])}, team);

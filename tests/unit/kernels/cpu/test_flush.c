@@ -1,11 +1,11 @@
-// The flushed fma in plain C against the machine's around the flush: x86's fmas under FTZ and DAZ, and VDPBF16PS; on aarch64 what
-// the kernels make of fmas and BFMLAL under FPCR.FZ.
+// fma_flushed.h compared with the machine around the flush: on x86 with fmas under FTZ and DAZ, and with VDPBF16PS; on aarch64 with
+// the kernels' handling of fmas and BFMLAL under FPCR.FZ.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "kernels/cpu/common/fma_flushed.h"
 
-// a and b so that their product lies within a few units of `c` and of 2^-126: sums that land on the boundary. One in 8 is 2^-126
-// but for a product of less than a unit, which rounding may take back.
+// Operands whose sum is near 2^-126: the product is within a few units of the last place of c and of 2^-126. In one case of 8, c is
+// +-2^-126 and the product is less than a unit, so that rounding may restore 2^-126.
 static void boundary_case(struct random *random, uint16_t *a, uint16_t *b, float *c) {
     if (random_below(random, 8) == 0) {
         *a = random_bf16(random, VALUES_TIES);
@@ -20,7 +20,7 @@ static void boundary_case(struct random *random, uint16_t *a, uint16_t *b, float
     uint32_t bits = (uint32_t)random_next(random) & 0x807fffffu;
     uint32_t exponent = random_below(random, 4);
     switch (random_below(random, 4)) {
-    case 0: { // what is missing to +-2^-126, give or take two units
+    case 0: { // the difference to +-2^-126, plus or minus two units
         double missing = (random_next(random) & 1 ? 0x1p-126 : -0x1p-126) -
                          (double)expertd_f32_from_bf16(*a) * (double)expertd_f32_from_bf16(*b);
         bits = expertd_f32_bits((float)missing) + random_below(random, 5) - 2;
@@ -62,8 +62,8 @@ static int has(const char *what) {
     return strcmp(what, "fma") == 0 ? fma : strcmp(what, "pair") == 0 && pair;
 }
 
-static int notes_a_flush(float a, float b, float c) {
-    return fmaf(a, b, c) == 0; // nothing is noted here
+static int sets_the_flag(float a, float b, float c) {
+    return fmaf(a, b, c) == 0; // not used: x86 has no such flag
 }
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
@@ -72,9 +72,9 @@ static int notes_a_flush(float a, float b, float c) {
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/neon/vector_neon.h"
 
-enum { FLUSH_CASES = 300000 }; // an emulator's pace
+enum { FLUSH_CASES = 300000 }; // fewer, because they run in an emulator
 
-// Through memory, so that they stay between the changes of mode; *c is the addend and the result.
+// *c is the addend and the result: in memory, so that the compiler does not move the fma across a change of mode.
 static __attribute__((noinline)) void fma_plain(float a, float b, float *c) {
     *c = vgetq_lane_f32(vec_fma(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
 }
@@ -83,7 +83,7 @@ static __attribute__((noinline)) void fma_exact(float a, float b, float *c) {
     *c = vgetq_lane_f32(vec_fma_flushed(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
 }
 
-static int notes_a_flush(float a, float b, float c) {
+static int sets_the_flag(float a, float b, float c) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     fma_plain(a, b, &c);
     int seen = float_flush_seen();
@@ -91,7 +91,7 @@ static int notes_a_flush(float a, float b, float c) {
     return seen;
 }
 
-// What is done again is always right, and what is not done again need not be.
+// The repeated fma must always be correct; if the flag is not set, the first one must be too.
 static float fma_hardware(float a, float b, float c) {
     float plain = c, exact = c;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
@@ -100,13 +100,13 @@ static float fma_hardware(float a, float b, float c) {
     fma_exact(a, b, &exact);
     float_mode_restore(before);
     if (!seen && !same_f32(plain, exact)) {
-        fail_msg("fma(%a, %a, %a): %a, not %a, but nothing seemed flushed", (double)a, (double)b, (double)c, (double)plain,
+        fail_msg("fma(%a, %a, %a): %a, not %a, but no flush was flagged", (double)a, (double)b, (double)c, (double)plain,
                  (double)exact);
     }
     return exact;
 }
 
-// BFMLALT and BFMLALB are two fmas, by value and by what they note.
+// BFMLALT and BFMLALB must equal two fmas, in value and in the flag.
 static float pair_hardware(uint32_t x, uint32_t w, float c) {
     float pair = c, fmas = c;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
@@ -144,17 +144,18 @@ static int has(const char *what) {
     return what == NULL;
 }
 
-static int notes_a_flush(float a, float b, float c) {
+static int sets_the_flag(float a, float b, float c) {
     return fmaf(a, b, c) == 0;
 }
 #endif
 
-// Results that are 0 where IEEE's are not, those of them that IEEE brings to 2^-126, and those that stay 2^-126 by rounding.
-struct met {
-    size_t flushed, boundary, rounded;
+struct counts {
+    size_t flushed;  // results that are 0 where IEEE's are not
+    size_t boundary; // those of them for which IEEE gives 2^-126
+    size_t rounded;  // results that are tiny before rounding and 2^-126 after it
 };
 
-static void check_fma(uint16_t a, uint16_t b, float c, struct met *met) {
+static void check_fma(uint16_t a, uint16_t b, float c, struct counts *counts) {
     float want = fma_hardware(expertd_f32_from_bf16(a), expertd_f32_from_bf16(b), c);
     float got = fma_flushed(expertd_f32_from_bf16(a), expertd_f32_from_bf16(b), c);
     if (!same_f32(got, want)) {
@@ -164,9 +165,9 @@ static void check_fma(uint16_t a, uint16_t b, float c, struct met *met) {
     float ieee = fmaf(expertd_f32_from_bf16(a), expertd_f32_from_bf16(b), c);
     bool reaches = fabsf(ieee) == 0x1p-126f;
     double least = fabs((double)expertd_f32_from_bf16(a) * (double)expertd_f32_from_bf16(b) + (double)c);
-    met->flushed += want == 0 && ieee != 0;
-    met->boundary += want == 0 && reaches;
-    met->rounded += want != 0 && reaches && least < 0x1p-126;
+    counts->flushed += want == 0 && ieee != 0;
+    counts->boundary += want == 0 && reaches;
+    counts->rounded += want != 0 && reaches && least < 0x1p-126;
 }
 
 static void flushed_fma_is_the_machines_around_the_flush(void **state) {
@@ -175,16 +176,16 @@ static void flushed_fma_is_the_machines_around_the_flush(void **state) {
         skip();
     }
     struct random random = {12345};
-    struct met met = {0};
+    struct counts counts = {0};
     for (size_t i = 0; i < share_of(FLUSH_CASES); i++) {
         uint16_t a, b;
         float c;
         boundary_case(&random, &a, &b, &c);
-        check_fma(a, b, c, &met);
+        check_fma(a, b, c, &counts);
     }
-    assert_true(met.flushed > share_of(FLUSH_CASES) / 100); // the cases are where they should be
-    assert_true(met.boundary > share_of(100));
-    assert_true(met.rounded > share_of(100));
+    assert_true(counts.flushed > share_of(FLUSH_CASES) / 100); // enough cases are near the boundary
+    assert_true(counts.boundary > share_of(100));
+    assert_true(counts.rounded > share_of(100));
 }
 
 static void flushed_fma_is_the_machines_for_any_operands(void **state) {
@@ -193,10 +194,10 @@ static void flushed_fma_is_the_machines_for_any_operands(void **state) {
         skip();
     }
     struct random random = {777};
-    struct met met = {0};
+    struct counts counts = {0};
     for (size_t i = 0; i < share_of(FLUSH_CASES); i++) {
         enum values values = (enum values)random_below(&random, VALUES_COUNT);
-        check_fma(random_bf16(&random, values), random_bf16(&random, values), random_f32(&random, values), &met);
+        check_fma(random_bf16(&random, values), random_bf16(&random, values), random_f32(&random, values), &counts);
     }
 }
 
@@ -223,47 +224,47 @@ static void two_flushed_fmas_odd_first_are_the_machines_pair(void **state) {
     }
 }
 
-// No hardware needed: worked by hand.
+// Hand-computed cases; they need no hardware.
 static void flush_sees_tininess_after_rounding(void **state) {
     (void)state;
     float least = 0x1p-126f;
-    // exactly 2^-126 stays
+    // exactly 2^-126 is not flushed
     assert_true(same_f32(fma_flushed(0x1p-63f, 0x1p-63f, 0.0f), least));
-    // 2^-126 - 2^-134: a bf16 product, tiny and exact: flushed, keeping its sign
+    // 2^-126 - 2^-134: a product of bf16, tiny and exact, is flushed to a 0 of its sign
     assert_true(same_f32(fma_flushed(0x1.fep-64f, 0x1p-63f, 0.0f), 0.0f));
     assert_true(same_f32(fma_flushed(-0x1.fep-64f, 0x1p-63f, 0.0f), -0.0f));
-    // 2^-126 + c with c subnormal: c is taken as zero
+    // 2^-126 + c with a subnormal c: c counts as 0
     assert_true(same_f32(fma_flushed(0x1p-63f, 0x1p-63f, -0x1p-149f), least));
-    // 2^-126 - 2^-151 is a tie at 24 bits and goes to 2^-126; 2^-126 - 3 * 2^-152 does not
+    // 2^-126 - 2^-151 is a tie at 24 bits and rounds to 2^-126; 2^-126 - 3 * 2^-152 does not
     assert_true(same_f32(fma_flushed(-0x1p-75f, 0x1p-76f, 0x1p-126f), least));
     assert_true(same_f32(fma_flushed(-0x1.8p-75f, 0x1p-76f, 0x1p-126f), 0.0f));
     assert_true(same_f32(fma_flushed(0x1.8p-75f, 0x1p-76f, -0x1p-126f), -0.0f));
-    // subnormal operands are zeros of their sign
+    // subnormal operands count as 0 of the same sign
     assert_true(same_f32(fma_flushed(expertd_f32_from_bits(0x00400000u), 0x1p100f, 0.0f), 0.0f));
     assert_true(isnan(fma_flushed(expertd_f32_from_bits(0x00400000u), INFINITY, 0.0f)));
 }
 
-// Else every block would be summed twice.
-static void only_a_flushed_result_is_noted(void **state) {
+// If the flag were set for other results, too many blocks would be computed twice.
+static void only_a_flushed_result_sets_the_flag(void **state) {
     (void)state;
-    if (!has("note")) {
+    if (!has("flag")) {
         skip();
     }
-    assert_true(notes_a_flush(0x1p-63f, 0x1p-64f, 0.0f));
-    assert_true(notes_a_flush(-0x1p-75f, 0x1p-76f, 0x1p-126f));
-    assert_false(notes_a_flush(0.0f, 3.0f, 0.0f));
-    assert_false(notes_a_flush(0x1p-63f, 0x1p-63f, 0.0f));          // 2^-126
-    assert_false(notes_a_flush(0x1p-63f, 0x1p-63f, -0x1p-126f));    // an exact 0
-    assert_false(notes_a_flush(0x1p-149f, 1.0f, 1.0f));             // an operand's
-    assert_false(notes_a_flush(0x1.8p0f, 0x1.000002p0f, 0x1p-30f)); // inexact
-    assert_false(notes_a_flush(0x1p127f, 0x1p127f, 0.0f));          // Inf
-    assert_false(notes_a_flush(INFINITY, 0.0f, 0.0f));              // NaN
+    assert_true(sets_the_flag(0x1p-63f, 0x1p-64f, 0.0f));
+    assert_true(sets_the_flag(-0x1p-75f, 0x1p-76f, 0x1p-126f));
+    assert_false(sets_the_flag(0.0f, 3.0f, 0.0f));
+    assert_false(sets_the_flag(0x1p-63f, 0x1p-63f, 0.0f));          // 2^-126
+    assert_false(sets_the_flag(0x1p-63f, 0x1p-63f, -0x1p-126f));    // an exact 0
+    assert_false(sets_the_flag(0x1p-149f, 1.0f, 1.0f));             // a flushed operand
+    assert_false(sets_the_flag(0x1.8p0f, 0x1.000002p0f, 0x1p-30f)); // inexact
+    assert_false(sets_the_flag(0x1p127f, 0x1p127f, 0.0f));          // Inf
+    assert_false(sets_the_flag(INFINITY, 0.0f, 0.0f));              // NaN
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flush_sees_tininess_after_rounding),
-        cmocka_unit_test(only_a_flushed_result_is_noted),
+        cmocka_unit_test(only_a_flushed_result_sets_the_flag),
         cmocka_unit_test(flushed_fma_is_the_machines_around_the_flush),
         cmocka_unit_test(flushed_fma_is_the_machines_for_any_operands),
         cmocka_unit_test(two_flushed_fmas_odd_first_are_the_machines_pair),

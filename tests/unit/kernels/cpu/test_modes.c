@@ -1,7 +1,7 @@
-// Whatever floating-point mode the caller is in, rounding upward, flushing subnormals or with every exception a signal, the library
-// packs, multiplies, interprets, routes, normalises and combines to the same bits.
+// The library packs, multiplies, interprets, routes, normalises and combines to the same bits in any floating-point mode of the
+// caller: rounding upward, flushing subnormals, or with all exceptions unmasked.
 #include "odd_mode.h"
-#include "tests/unit/kernels/quantised/quantised_case.h"
+#include "tests/unit/kernels/cpu/quantised_case.h"
 
 #include "expertd/kernels/kernels.h"
 
@@ -19,7 +19,7 @@ struct results {
     uint16_t narrow[M * N];
     float combined[N], activated[N], normalised[K], weights[CHOICES];
     int32_t ids[CHOICES];
-    uint64_t panels; // a digest of what was packed
+    uint64_t panels; // a digest of all packed weights
 };
 
 static uint64_t digest(uint64_t seed, const void *data, size_t bytes) {
@@ -55,20 +55,20 @@ static void multiply_all(const struct data *data, struct results *r) {
     multiply(data, expertd_rhs_plain(&plain), NULL, EXPERTD_DTYPE_F32, r->plain);
     multiply(data, expertd_rhs_plain(&plain), NULL, EXPERTD_DTYPE_F16, r->narrow);
     multiply(data, expertd_rhs_plain(&plain), &interpret, EXPERTD_DTYPE_F32, r->interpreted);
-    struct expertd_transposed_grouped_matmul_args turned = {.lhs = data->x,
-                                                            .lhs_transposed = true,
-                                                            .rhs = data->x,
-                                                            .rhs_stride = K,
-                                                            .lhs_dtype = EXPERTD_DTYPE_F32,
-                                                            .rhs_dtype = EXPERTD_DTYPE_F32,
-                                                            .k = K,
-                                                            .m = M,
-                                                            .n = K,
-                                                            .group_sizes = SIZES,
-                                                            .num_groups = GROUPS,
-                                                            .num_actual_groups = GROUPS,
-                                                            .out = r->transposed};
-    assert_false(err_is(expertd_transposed_grouped_matmul_reference(&turned)));
+    struct expertd_transposed_grouped_matmul_args transposed = {.lhs = data->x,
+                                                                .lhs_transposed = true,
+                                                                .rhs = data->x,
+                                                                .rhs_stride = K,
+                                                                .lhs_dtype = EXPERTD_DTYPE_F32,
+                                                                .rhs_dtype = EXPERTD_DTYPE_F32,
+                                                                .k = K,
+                                                                .m = M,
+                                                                .n = K,
+                                                                .group_sizes = SIZES,
+                                                                .num_groups = GROUPS,
+                                                                .num_actual_groups = GROUPS,
+                                                                .out = r->transposed};
+    assert_false(err_is(expertd_transposed_grouped_matmul_reference(&transposed)));
 }
 
 static void pack_and_multiply(const struct data *data, struct results *r) {

@@ -1,4 +1,4 @@
-// Every backend's int8 panel kernel against the scalar sums, on weights packed by expertd_pack_weights.
+// Every backend's int8 panel kernel and macrokernel compared with the reference, on weights packed by expertd_pack_weights.
 #include "tests/unit/kernels/guarded.h"
 #include "tests/unit/kernels/kernel_test.h"
 
@@ -70,10 +70,10 @@ static void multiply(struct operands *o, const struct kernel_backend *backend) {
     }
 }
 
-// The same by the kernel for groups, in one block of K or two.
-static void multiply_groups(struct operands *o, const struct kernel_backend *backend, size_t k, bool goes_on) {
+// The same by the macrokernel, for the last k (accumulate) or the first k of K.
+static void multiply_groups(struct operands *o, const struct kernel_backend *backend, size_t k, bool accumulate) {
     const struct shape *s = &o->shape;
-    size_t first = goes_on ? s->k - k : 0, panel_bytes = expertd_packed_group_bytes(EXPERTD_DTYPE_I8, k, EXPERTD_KERNEL_PANEL);
+    size_t first = accumulate ? s->k - k : 0, panel_bytes = expertd_packed_group_bytes(EXPERTD_DTYPE_I8, k, EXPERTD_KERNEL_PANEL);
     struct expertd_weight_source source = {o->w + first * (s->transposed ? s->n : 1), EXPERTD_DTYPE_I8, s->transposed ? 1 : s->k,
                                            s->transposed ? s->n : 1};
     expertd_pack_weights(&source, k, s->n, EXPERTD_DTYPE_I8, EXPERTD_PACKED_PANELS, o->packed);
@@ -84,8 +84,8 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     for (size_t p = 0; p * EXPERTD_KERNEL_PANEL < s->n; p++) {
         panels[p] = (const char *)o->packed + p * panel_bytes;
     }
-    struct guarded scratch = guarded_take(KERNEL_SCRATCH_BYTES, 1); // not a byte more is written
-    const bool again = !goes_on && k % 3 == 1;                      // after a call for the same rows
+    struct guarded scratch = guarded_take(KERNEL_SCRATCH_BYTES, 1); // memory after it is unwritable
+    const bool again = !accumulate && k % 3 == 1;                   // call twice, the second time with rows_cached
     struct macrokernel_args args = {.x = x,
                                     .rows = s->rows,
                                     .panels = panels,
@@ -94,11 +94,11 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
                                     .sums = o->sums,
                                     .scratch = scratch.data,
                                     .next = k % 2 ? panels : NULL,
-                                    .goes_on = goes_on};
+                                    .accumulate = accumulate};
     memset(args.scratch, POISON & 0xff, KERNEL_SCRATCH_BYTES);
     for (int call = 0; call <= again; call++) {
         args.rows_cached = call > 0;
-        backend->i8.group(&args);
+        backend->i8.macrokernel(&args);
     }
     guarded_free(&scratch);
 }
@@ -106,7 +106,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
 static void check_groups(const struct kernel_backend *backend, struct operands *o) {
     const struct shape *s = &o->shape;
     size_t first = s->k / 2 / PACKED_I8_K * PACKED_I8_K;
-    if (!backend->i8.group || s->n > KERNEL_SUMS) {
+    if (!backend->i8.macrokernel || s->n > KERNEL_SUMS) {
         return;
     }
     memset(o->sums, POISON & 0xff, s->rows * KERNEL_SUMS * sizeof *o->sums);
@@ -147,7 +147,7 @@ static void check_shapes(const struct kernel_backend *backend) {
     static const size_t WIDTHS[] = {1, 15, 16, 17, 48, 63, 64, 65, 130};
     static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 31, 32, 33, 38};
     struct random random = {17};
-    if (!FIRST_WITH(backend, i8.panel, 0) && !FIRST_WITH(backend, i8.group, 0)) {
+    if (!FIRST_WITH(backend, i8.panel, 0) && !FIRST_WITH(backend, i8.macrokernel, 0)) {
         return;
     }
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
@@ -164,17 +164,18 @@ static void check_shapes(const struct kernel_backend *backend) {
             continue;
         }
         check_shape(backend, &(struct shape){ROWS[r], 64, 515, 0}, &random);
-        check_shape(backend, &(struct shape){ROWS[r], 256, 2100, 0}, &random); // past a block of K of the group kernels
+        check_shape(backend, &(struct shape){ROWS[r], 256, 2100, 0}, &random); // more than one block of K of every macrokernel
     }
 }
 
-// More of K than the scratch has room for.
+// Rows of more k than fit into scratch.
 static void check_most_rows(const struct kernel_backend *backend) {
     struct random random = {18};
-    if (FIRST_WITH(backend, i8.group, 0) && takes_case()) {
+    if (FIRST_WITH(backend, i8.macrokernel, 0) && takes_case()) {
         check_shape(backend, &(struct shape){KERNEL_CALL_ROWS, 65, 1303, 0}, &random);
         check_shape(backend, &(struct shape){KERNEL_CALL_ROWS - 1, 65, 1303, 0}, &random);
-        // As little is left over as can be, whatever a kernel rounds: K about twice as much as there is room for.
+        // K just below and above twice what fits into scratch, however a kernel rounds it, so that the rest is as small as
+        // possible.
         for (size_t k = 2296; k <= 2344; k += 8) {
             check_shape(backend, &(struct shape){KERNEL_CALL_ROWS, 1, k, 0}, &random);
         }
@@ -191,7 +192,7 @@ static void every_backend_sums_int8_as_the_scalar_twin(void **state) {
     for_each_backend(check_shapes);
 }
 
-// 2^14 a product: the 131072nd reaches 2^31, which is -2^31 in int32.
+// Each product is 2^14: 131072 of them are 2^31, which wraps to -2^31.
 static void check_wrap(const struct kernel_backend *backend) {
     enum { K = 131072 + 3 };
     struct random random = {3};

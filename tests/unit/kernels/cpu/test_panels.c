@@ -1,4 +1,4 @@
-// Every backend's panel kernels against the scalar sums, bit for bit, on weights packed by expertd_pack_weights.
+// Every backend's f32 and bf16 panel kernels compared bit for bit with the reference, on weights packed by expertd_pack_weights.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/grouped_matmul.h"
@@ -12,12 +12,13 @@ struct panel_case {
     struct random random;
 };
 
-// Operands of a case, and what every kernel of an arithmetic must answer.
+// Operands of a case, and the expected results of each arithmetic.
 struct panel_data {
     enum expertd_dtype dtype;
     char *x, *w;
     void *panel;
-    float *want[ARITHMETICS], *out; // [rows][n], NULL before it is asked for; [rows][stride]
+    float *want[ARITHMETICS]; // [rows][n]; NULL until first used
+    float *out;               // [rows][stride]
     size_t stride;
     const void *rows[ROWS_MAX];
 };
@@ -137,10 +138,10 @@ static void every_backend_sums_as_the_scalar_twin_over_all_values(void **state) 
 }
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 #include "odd_mode.h"
 
-// A caller in any floating-point mode gets the same sums from the bf16 kernel, and finds its mode as it left it.
+// bf16 kernels give the same sums in any floating-point mode of the caller, and restore that mode.
 static void check_mode(const struct kernel_backend *backend) {
     uint16_t x[8], panel[8 * EXPERTD_KERNEL_PANEL];
     const void *rows[1] = {x};
@@ -159,7 +160,7 @@ static void check_mode(const struct kernel_backend *backend) {
     backend->bf16.panel(&args);
     float_mode after = float_mode_set(before);
     assert_int_equal(after, FLOAT_MODE_ODD);
-    if (backend != backend_twin(backend)) { // which is plain C in the caller's mode
+    if (backend != backend_twin(backend)) { // scalar twins do not set the mode
         assert_same_f32(got, want, EXPERTD_KERNEL_PANEL, backend->name);
     }
 }
@@ -177,17 +178,17 @@ static void bf16_kernels_leave_the_callers_floating_point_mode(void **state) {
 
 static void odd_tail_is_a_pair_with_plus_zero(void **state) {
     (void)state;
-    // -0 + 0 * 0 is +0: the padding counts, and every kernel must agree on it.
+    // -0 + 0 * 0 is +0, so padding affects the result.
     uint16_t x[1] = {0x8000}, w[1] = {0x3f80}; // -0 * 1
     assert_true(same_f32(expertd_dot_bf16_reference(x, w, 1, 1), 0.0f));
-    uint16_t x3[3] = {0x0080, 0, 0x8000}, w3[3] = {0x8080, 0, 0x3f80}; // a sum flushed to -0, then the tail
+    uint16_t x3[3] = {0x0080, 0, 0x8000}, w3[3] = {0x8080, 0, 0x3f80}; // a sum that is flushed to -0, then the odd tail
     assert_true(same_f32(expertd_dot_bf16_reference(x3, w3, 1, 2), -0.0f));
     assert_true(same_f32(expertd_dot_bf16_reference(x3, w3, 1, 3), 0.0f));
 }
 
 static void odd_k_of_a_pair_is_added_first(void **state) {
     (void)state;
-    // 2^30 - 2^30 around ones, which survive only after the great ones are gone.
+    // A 1 is lost if it is added to 2^30, and not if it is added after 2^30 - 2^30.
     uint16_t one = 0x3f80, big = 0x4e80, minus = 0xbf80;
     uint16_t x[4] = {big, one, big, one}, w[4] = {one, one, minus, one};
     // k=1: 1; k=0: 2^30 + 1 -> 2^30; k=3: 2^30 + 1 -> 2^30; k=2: 0

@@ -1,11 +1,11 @@
-// Every backend's kernels for panels packed as slices, of each width, against the scalar sums, bit for bit: each number of rows of
-// a tile, tiles of several sizes, rows that are kept and rows that are not, words to the end of a line and short of it, and no byte
-// read or written outside what is given.
+// Every backend's kernels for panels packed as slices, of each width, compared bit for bit with the reference: every number of rows
+// of a tile, several tiles, cached rows and others, complete and incomplete lines of words. Operands are surrounded by unreadable
+// memory.
 #include "tests/unit/kernels/guarded.h"
 
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/weights.h"
-#include "kernels/cpu/backends.h"
+#include "kernels/cpu/backend/backends.h"
 
 enum { GUARD = 3, TILE = 24 };
 
@@ -34,7 +34,7 @@ static void fill(struct random *random, const struct slices_case *c, void *value
     }
 }
 
-// `more` bytes of scratch beyond what every call has.
+// more: scratch_more.
 static void data_init(const struct slices_case *c, size_t more, struct slices_data *d) {
     struct random random = {1 + c->rows * 7919 + c->k * 31 + c->panels};
     *d = (struct slices_data){.element = expertd_dtype_size(c->dtype), .more = more};
@@ -77,12 +77,12 @@ static void check_sums(const struct slices_case *c, const struct slices_data *d)
     for (size_t r = 0; r < c->rows; r++) {
         const float *sums = (const float *)d->sums.data + r * KERNEL_SUMS;
         for (size_t n = 0; n < c->panels * EXPERTD_KERNEL_PANEL;
-             n += 1 + c->k * c->rows / 3000 * test_share()) { // where that is quick all
+             n += 1 + c->k * c->rows / 3000 * test_share()) { // all columns, if the case is small
             float want = want_sum(c, d, r, n);
             assert_same_f32(&sums[n], &want, 1, c->backend->name);
         }
         for (size_t n = c->panels * EXPERTD_KERNEL_PANEL; n < KERNEL_SUMS; n++) {
-            assert_true(isnan(sums[n])); // nothing is written for panels that are not there
+            assert_true(isnan(sums[n])); // nothing is written past the last panel
         }
     }
 }
@@ -91,7 +91,7 @@ static const struct slices_kernels *kernels_of(const struct slices_case *c) {
     return &backend_kernels(c->backend, c->dtype)->slices[c->layout];
 }
 
-// A call, a second one that finds the rows kept, told of what comes next.
+// A call, and a second one with cached rows; both have a next call to prefetch.
 static void check_group(const struct slices_case *c, size_t more) {
     struct slices_data d;
     data_init(c, more, &d);
@@ -106,16 +106,16 @@ static void check_group(const struct slices_case *c, size_t more) {
                                     .next = c->rows % 2 ? d.panels : NULL,
                                     .next_x = d.rows,
                                     .next_rows = c->rows % 3 ? c->rows : 0};
-    kernels_of(c)->group(&args);
+    kernels_of(c)->macrokernel(&args);
     check_sums(c, &d);
     poison_f32(d.sums.data, c->rows * KERNEL_SUMS);
     args.rows_cached = true;
-    kernels_of(c)->group(&args);
+    kernels_of(c)->macrokernel(&args);
     check_sums(c, &d);
     data_deinit(c, &d);
 }
 
-// The same panel without scratch, to columns that are not all there.
+// The kernel for one panel, which has no scratch, writing less than 64 columns.
 static void check_panel(const struct slices_case *c) {
     struct slices_data d;
     data_init(c, 0, &d);
@@ -140,7 +140,7 @@ static void check_panel(const struct slices_case *c) {
 
 static int is_first(const struct kernel_backend *backend, enum expertd_packed_layout layout, enum expertd_dtype dtype) {
     const size_t slot = layout * sizeof(struct slices_kernels), f32 = offsetof(struct kernel_backend, f32.slices);
-    return backend_kernels(backend, dtype)->slices[layout].group &&
+    return backend_kernels(backend, dtype)->slices[layout].macrokernel &&
            first_with(backend, (dtype == EXPERTD_DTYPE_F32 ? f32 : offsetof(struct kernel_backend, bf16.slices)) + slot, 0);
 }
 
@@ -180,11 +180,11 @@ static void slices_sum_as_the_scalar_twin(void **state) {
     for_each_backend(check_backend);
 }
 
-// Rows that are kept over the whole of K, in scratch to its last byte; one more goes block by block; as many as a call takes.
+// As many rows as scratch can hold for the whole of K; one row more, which needs blocks of K; the most rows of a call.
 static void check_scratch_of(const struct kernel_backend *backend, enum expertd_packed_layout layout) {
     enum { K_BF16 = 1026, WORDS = (K_BF16 / 2 + 15) / 16 * 16, FIT = KERNEL_SCRATCH_BYTES / (4 * WORDS), MORE = 64 << 10 };
     enum { MOST = KERNEL_CALL_ROWS };
-    _Static_assert((int)FIT > (int)TILE && (int)FIT < (int)MOST, "rows are kept, and more are not");
+    _Static_assert((int)FIT > (int)TILE && (int)FIT < (int)MOST, "scratch holds several tiles of rows, but not all rows of a call");
     const enum expertd_dtype bf16 = EXPERTD_DTYPE_BF16;
     if (is_first(backend, layout, bf16)) {
         check_group(&(struct slices_case){backend, layout, bf16, FIT, K_BF16, 2, VALUES_PLAIN}, 0);
@@ -192,13 +192,13 @@ static void check_scratch_of(const struct kernel_backend *backend, enum expertd_
         check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 2, VALUES_PLAIN}, MORE);
         check_group(&(struct slices_case){backend, layout, bf16, MOST, K_BF16, KERNEL_PANELS_MAX, VALUES_PLAIN}, 0);
     }
-    // Rows that are widened as they are laid take twice as much, in lines of 8 words.
+    // Rows that are widened when they are interleaved take twice as much, in lines of 8 words.
     enum { FIT_WIDENED = KERNEL_SCRATCH_BYTES / ((K_BF16 / 2 + 7) / 8 * 64) };
     if (is_first(backend, layout, bf16) && backend_kernels(backend, bf16)->slices[layout].widened) {
         check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED, K_BF16, 2, VALUES_PLAIN}, 0);
         check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED + 1, K_BF16, 3, VALUES_PLAIN}, 0);
     }
-    enum { TURNS = 2 * 1024 + 35 }; // more words than tiles take in one turn
+    enum { TURNS = 2 * 1024 + 35 }; // more words than one turn of any tile
     if (is_first(backend, layout, bf16)) {
         check_group(&(struct slices_case){backend, layout, bf16, 15, 2 * TURNS - 1, 1, VALUES_PLAIN}, 0);
         check_group(&(struct slices_case){backend, layout, bf16, 43, 2 * TURNS, 1, VALUES_PLAIN}, 1 << 20);
@@ -216,7 +216,7 @@ static void check_scratch(const struct kernel_backend *backend) {
     }
 }
 
-static void rows_that_do_not_fit_the_scratch_go_block_by_block(void **state) {
+static void rows_that_do_not_fit_into_scratch_are_multiplied_in_blocks(void **state) {
     (void)state;
     for_each_backend(check_scratch);
 }
@@ -224,7 +224,7 @@ static void rows_that_do_not_fit_the_scratch_go_block_by_block(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_sum_as_the_scalar_twin),
-        cmocka_unit_test(rows_that_do_not_fit_the_scratch_go_block_by_block),
+        cmocka_unit_test(rows_that_do_not_fit_into_scratch_are_multiplied_in_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// The model of a Hopper GPU's tensor cores against what one gave.
-#include "tests/unit/kernels/device/sm_90_products.h"
+// tensor_core.h's model of a Hopper GPU's tensor cores compared with recorded outputs of an H200.
+#include "tests/unit/kernels/cuda/sm_90_products.h"
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "kernels/cpu/common/tensor_core.h"
@@ -30,7 +30,7 @@ static void every_bit_is_the_gpus(void **state) {
     }
 }
 
-// A bit more or less, or half of the products at once, is another sum in some of the cases, so that they do tell.
+// Models with one bit more or less, or with half of the products at once, fail some of the cases: the cases distinguish them.
 static void another_core_has_other_bits(void **state) {
     (void)state;
     static const struct tensor_core OTHERS[] = {{16, 24, 23, -126}, {16, 26, 23, -126}, {16, 25, 22, -126}, {8, 25, 23, -126}};

@@ -1,9 +1,9 @@
-// A few rows against plain weights that lie as [k, n] (unpacked_n_major.h) or [n, k] (unpacked_k_major.h): every number of rows,
-// columns about the vectors' and the lines' ends, odd k, strides, K in two calls, unreadable memory on both sides of everything;
-// against the contract's sums element by element.
+// The kernels for small m by unpacked weights [k, n] (unpacked_n_major.h) and [n, k] (unpacked_k_major.h), compared with the
+// contract's sums: every number of rows, columns around the ends of vectors and lines, odd k, strides, K in two calls. Operands are
+// surrounded by unreadable memory.
+#include "kernels/cpu/backend/unpacked_k_major.h"
+#include "kernels/cpu/backend/unpacked_n_major.h"
 #include "kernels/cpu/common/fma_flushed.h"
-#include "kernels/cpu/unpacked_k_major.h"
-#include "kernels/cpu/unpacked_n_major.h"
 #include "tests/unit/kernels/guarded.h"
 
 enum {
@@ -11,10 +11,10 @@ enum {
     K_MAX = 23,
     COLUMNS_MAX = 150,
     GAP = 5,
-    ALONG_ROUNDS = 400,
-    K_MAJOR_ROWS = 14, // tiles of 12 and of less
-    ALONG_K_MAX = 560, // two blocks of int8
-    ALONG_COLUMNS_MAX = 50,
+    K_MAJOR_ROUNDS = 400,
+    K_MAJOR_ROWS = 14,   // a tile of 12 rows and an incomplete one
+    K_MAJOR_K_MAX = 560, // two blocks of int8
+    K_MAJOR_COLUMNS_MAX = 50,
 };
 
 struct problem {
@@ -39,7 +39,8 @@ static float weight(const struct problem *p, size_t k, size_t column) {
     return get(p->dtype, p->weights.data, p->k_major ? column * p->stride + k : k * p->stride + column);
 }
 
-// Pairs of bf16, the odd k first, an odd tail beside +0; of int8 an int32 that wraps; else one fma per k.
+// The expected sum. bf16: pairs, the odd k first, an odd tail padded with +0. int8: the bits of an int32 that wraps. f32: one fma
+// per k.
 static float sum_of(const struct problem *p, size_t row, size_t column, size_t k_end) {
     float sum = 0.0f;
     if (p->x_dtype == EXPERTD_DTYPE_I8) {
@@ -88,8 +89,8 @@ static struct problem problem_at_random(struct random *random, enum expertd_dtyp
                         .dtype = x_dtype == EXPERTD_DTYPE_F32 ? DTYPES[random_below(random, 3)] : x_dtype,
                         .k_major = k_major,
                         .rows = 1 + random_below(random, k_major ? K_MAJOR_ROWS : N_MAJOR_ROWS),
-                        .k = k_major ? 1 + random_below(random, ALONG_K_MAX) : random_below(random, K_MAX + 1),
-                        .columns = 1 + random_below(random, k_major ? ALONG_COLUMNS_MAX : COLUMNS_MAX)};
+                        .k = k_major ? 1 + random_below(random, K_MAJOR_K_MAX) : random_below(random, K_MAX + 1),
+                        .columns = 1 + random_below(random, k_major ? K_MAJOR_COLUMNS_MAX : COLUMNS_MAX)};
     p.stride = (k_major ? p.k : p.columns) + random_below(random, GAP);
     p.sums_stride = p.columns + random_below(random, GAP);
     size_t lines = k_major ? p.columns : p.k;
@@ -117,8 +118,8 @@ static void problem_free(struct problem *p) {
     free(p->want);
 }
 
-static void run_along(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
-                      size_t end) {
+static void run_k_major(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
+                        size_t end) {
     struct k_major_args args = {.x = x,
                                 .rows = p->rows,
                                 .dtype = p->dtype,
@@ -128,12 +129,12 @@ static void run_along(const struct kernel_backend *backend, const struct problem
                                 .columns = p->columns,
                                 .sums = p->sums.data,
                                 .sums_stride = p->sums_stride,
-                                .goes_on = first > 0};
+                                .accumulate = first > 0};
     backend_kernels(backend, p->x_dtype)->k_major(&args);
 }
 
-static void run_across(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
-                       size_t end, size_t shares) {
+static void run_n_major(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
+                        size_t end, size_t shares) {
     struct n_major_args args = {.x = x,
                                 .rows = p->rows,
                                 .dtype = p->dtype,
@@ -146,20 +147,20 @@ static void run_across(const struct kernel_backend *backend, const struct proble
                                 .ahead = 16,
                                 .share = shares - 1,
                                 .shares = shares,
-                                .goes_on = first > 0};
+                                .accumulate = first > 0};
     backend_kernels(backend, p->x_dtype)->n_major(&args);
 }
 
-// k [first, end) of it.
+// Multiplies k in [first, end).
 static void run(const struct kernel_backend *backend, const struct problem *p, size_t first, size_t end, size_t shares) {
     const void *x[K_MAJOR_ROWS];
     for (size_t r = 0; r < p->rows; r++) {
         x[r] = (const char *)p->x[r].data + first * expertd_dtype_size(p->x_dtype);
     }
     if (p->k_major) {
-        run_along(backend, p, x, first, end);
+        run_k_major(backend, p, x, first, end);
     } else {
-        run_across(backend, p, x, first, end, shares);
+        run_n_major(backend, p, x, first, end, shares);
     }
 }
 
@@ -175,7 +176,7 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
         run(backend, &p, middle, p.k, shares);
         for (size_t r = 0; r < p.rows; r++) {
             const float *row = (const float *)p.sums.data + r * p.sums_stride;
-            if (x_dtype == EXPERTD_DTYPE_I8) { // among which bits of NaN are numbers like others
+            if (x_dtype == EXPERTD_DTYPE_I8) { // compared as int32: assert_same_f32 treats all NaN as equal
                 assert_memory_equal(row, p.want + r * p.columns, p.columns * sizeof *row);
             } else {
                 assert_same_f32(row, p.want + r * p.columns, p.columns, backend->name);
@@ -188,7 +189,7 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
     problem_free(&p);
 }
 
-static void sums_are_the_contracts(const struct kernel_backend *backend) {
+static void n_major_sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {1618};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
         if (backend->f32.n_major && FIRST_WITH(backend, f32.n_major, 0)) {
@@ -203,9 +204,9 @@ static void sums_are_the_contracts(const struct kernel_backend *backend) {
     }
 }
 
-static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
+static void k_major_sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {2718};
-    for (size_t i = 0; i < share_of(CASES_OF(ALONG_ROUNDS)); i++) {
+    for (size_t i = 0; i < share_of(CASES_OF(K_MAJOR_ROUNDS)); i++) {
         if (backend->f32.k_major && FIRST_WITH(backend, f32.k_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_F32, true);
         }
@@ -218,18 +219,18 @@ static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
     }
 }
 
-static void every_backend_gives_the_contracts_sums(void **state) {
+static void every_n_major_kernel_gives_the_contracts_sums(void **state) {
     (void)state;
-    for_each_backend(sums_are_the_contracts);
+    for_each_backend(n_major_sums_are_the_contracts);
 }
 
-static void every_backend_gives_the_contracts_sums_along_k(void **state) {
+static void every_k_major_kernel_gives_the_contracts_sums(void **state) {
     (void)state;
-    for_each_backend(sums_along_are_the_contracts);
+    for_each_backend(k_major_sums_are_the_contracts);
 }
 
-// Where the sums of bf16 have an arithmetic of their own, these would give others.
-static void only_the_contracts_arithmetic_has_bf16(void **state) {
+// The bf16 kernels for unpacked weights have the bits of ARITHMETIC_CPU, so backends of other arithmetics must not have them.
+static void only_arithmetic_cpu_has_unpacked_bf16_kernels(void **state) {
     (void)state;
     bool usable;
     const struct kernel_backend *backend;
@@ -240,9 +241,9 @@ static void only_the_contracts_arithmetic_has_bf16(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_backend_gives_the_contracts_sums),
-        cmocka_unit_test(every_backend_gives_the_contracts_sums_along_k),
-        cmocka_unit_test(only_the_contracts_arithmetic_has_bf16),
+        cmocka_unit_test(every_n_major_kernel_gives_the_contracts_sums),
+        cmocka_unit_test(every_k_major_kernel_gives_the_contracts_sums),
+        cmocka_unit_test(only_arithmetic_cpu_has_unpacked_bf16_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

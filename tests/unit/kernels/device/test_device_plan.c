@@ -1,16 +1,16 @@
-// How a batch's products on a device are planned: tiles that hold every row once, and the variant that a layer's shape and its
-// groups' rows call for.
+// Planning a batch's products on a device: cutting tiles that contain every row once, and choosing the variant from a layer's shape
+// and its groups' rows.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "kernels/device/device_plan.h"
 
 enum { TILES_MAX = 400 };
 
-enum { SIXTEEN_BITS = (1 << EXPERTD_DEVICE_VARIANTS) - (1 << EXPERTD_DEVICE_MMA_16) }; // mma's and wgmma's
+enum { SIXTEEN_BITS = (1 << EXPERTD_DEVICE_VARIANTS) - (1 << EXPERTD_DEVICE_MMA_16) }; // the variants of mma.sync and wgmma
 
 static const struct expertd_device_variants ALL = {.has = SIXTEEN_BITS, .equal = SIXTEEN_BITS, .alone = EXPERTD_DEVICE_WGMMA_128};
 
-static void must(err_t e) {
+static void must_succeed(err_t e) {
     if (err_is(e)) {
         fail_msg("%s", expertd_err_message());
     }
@@ -40,11 +40,11 @@ static void tiles_hold_every_row_once_and_know_their_span(void **state) {
     }
 }
 
-static void names_are_read_back(void **state) {
+static void variant_names_are_parsed(void **state) {
     (void)state;
     for (int v = 0; v < EXPERTD_DEVICE_VARIANTS; v++) {
         enum expertd_device_variant read;
-        must(device_variant_parse(device_variant_name((enum expertd_device_variant)v), &read));
+        must_succeed(device_variant_parse(device_variant_name((enum expertd_device_variant)v), &read));
         assert_int_equal(read, v);
         assert_in_range(device_variant_rows(read), DEVICE_TILE_ROWS_LEAST, DEVICE_TILE_ROWS_MOST);
     }
@@ -63,27 +63,27 @@ static enum expertd_device_variant chosen(const struct expertd_device_variants *
 static void groups_that_fit_one_tile_are_read_once(void **state) {
     (void)state;
     struct expertd_device_variants layer;
-    must(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 2048, .width = 768}, EXPERTD_DTYPE_BF16,
-                            EXPERTD_DEVICE_VARIANTS, &layer));
+    must_succeed(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 2048, .width = 768}, EXPERTD_DTYPE_BF16,
+                                    EXPERTD_DEVICE_VARIANTS, &layer));
     assert_int_equal(chosen(&layer, 1, 64), EXPERTD_DEVICE_WGMMA_8);
     assert_int_equal(chosen(&layer, 9, 64), EXPERTD_DEVICE_WGMMA_16);
     assert_int_equal(chosen(&layer, 60, 64), EXPERTD_DEVICE_WGMMA_64);
     assert_int_equal(chosen(&layer, 65, 64), EXPERTD_DEVICE_WGMMA_128);
     assert_int_equal(chosen(&layer, 5000, 3), EXPERTD_DEVICE_WGMMA_128);
-    static const int32_t HOT[] = {1, 1, 1, 1, 1, 1, 1, 2000}; // the many rows are one group's
+    static const int32_t HOT[] = {1, 1, 1, 1, 1, 1, 1, 2000}; // one group has most rows
     assert_int_equal(device_variant_for(&layer, HOT, COUNT_OF(HOT)), EXPERTD_DEVICE_WGMMA_128);
-    assert_int_equal(chosen(&layer, 0, 4), layer.alone); // there is nothing to compute
+    assert_int_equal(chosen(&layer, 0, 4), layer.alone); // nothing to compute
 }
 
-static void what_is_not_known_to_be_equal_is_not_mixed(void **state) {
+static void variants_not_known_to_be_equal_are_not_mixed(void **state) {
     (void)state;
     struct expertd_device_variants layer, unknown = {.has = ALL.has, .equal = 0, .alone = EXPERTD_DEVICE_WGMMA_128};
     for (int32_t rows = 1; rows < 4000; rows *= 3) {
-        must(device_variants_of(&unknown, &(struct device_network_shape){.hidden = 512, .width = 512}, EXPERTD_DTYPE_BF16,
-                                EXPERTD_DEVICE_VARIANTS, &layer));
+        must_succeed(device_variants_of(&unknown, &(struct device_network_shape){.hidden = 512, .width = 512}, EXPERTD_DTYPE_BF16,
+                                        EXPERTD_DEVICE_VARIANTS, &layer));
         assert_int_equal(chosen(&layer, rows, 5), EXPERTD_DEVICE_WGMMA_128);
-        must(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 512, .width = 512}, EXPERTD_DTYPE_BF16,
-                                EXPERTD_DEVICE_MMA_32, &layer));
+        must_succeed(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 512, .width = 512}, EXPERTD_DTYPE_BF16,
+                                        EXPERTD_DEVICE_MMA_32, &layer));
         assert_int_equal(chosen(&layer, rows, 5), EXPERTD_DEVICE_MMA_32);
     }
 }
@@ -92,7 +92,7 @@ static const struct expertd_quantised_format MXFP4 =
                                                  {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
                                              ODD = {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 272};
 
-static void what_wgmma_does_not_take_goes_to_mma(void **state) {
+static void shapes_that_wgmma_does_not_support_go_to_mma(void **state) {
     (void)state;
     struct expertd_device_variants layer;
     static const struct device_network_shape SHAPES[] = {{510, 512, NULL, NULL, false},   {512, 9, NULL, NULL, false},
@@ -100,53 +100,56 @@ static void what_wgmma_does_not_take_goes_to_mma(void **state) {
                                                          {512, 32, &MXFP4, NULL, false},  {32, 512, NULL, &MXFP4, false},
                                                          {512, 512, &MXFP4, &MXFP4, true}};
     for (size_t i = 0; i < COUNT_OF(SHAPES); i++) {
-        must(device_variants_of(&ALL, &SHAPES[i], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
+        must_succeed(device_variants_of(&ALL, &SHAPES[i], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
         for (int32_t rows = 1; rows < 4000; rows *= 3) {
             enum expertd_device_variant v = chosen(&layer, rows, 4);
             assert_in_range(v, EXPERTD_DEVICE_MMA_16, EXPERTD_DEVICE_MMA_64);
         }
         assert_int_equal(layer.alone, EXPERTD_DEVICE_MMA_64);
     }
-    assert_int_equal(layer.has, 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_64); // what quantised weights have
-    must(device_variants_of(&ALL, &SHAPES[2], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_MMA_16, &layer));
+    assert_int_equal(layer.has, 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_64); // the variants of quantised weights
+    must_succeed(device_variants_of(&ALL, &SHAPES[2], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_MMA_16, &layer));
     assert_int_equal(chosen(&layer, 4000, 4), EXPERTD_DEVICE_MMA_16);
-    must(device_variants_of(&ALL, &SHAPES[2], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_128, &layer)); // says nothing of them
+    must_succeed(device_variants_of(&ALL, &SHAPES[2], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_128,
+                                    &layer)); // does not apply to quantised weights
     assert_int_equal(layer.has, 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_64);
     assert_int_equal(device_variants_of(&ALL, &SHAPES[0], EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_64, &layer).code,
                      EXPERTD_ERR_CONFIG);
     assert_non_null(strstr(expertd_err_message(), "multiples of 8"));
-    must(device_variants_of(&ALL, &SHAPES[0], EXPERTD_DTYPE_F32, EXPERTD_DEVICE_WGMMA_64, &layer)); // says nothing of layers in f32
+    must_succeed(device_variants_of(&ALL, &SHAPES[0], EXPERTD_DTYPE_F32, EXPERTD_DEVICE_WGMMA_64,
+                                    &layer)); // does not apply to layers in f32
     assert_true(layer.equal != 0);
 }
 
-static void quantised_weights_go_to_wgmma_for_many_rows(void **state) {
+static void quantised_weights_go_to_wgmma_for_large_m(void **state) {
     (void)state;
     struct expertd_device_variants layer, none = {.has = 1u << EXPERTD_DEVICE_MMA_64, .equal = 0, .alone = EXPERTD_DEVICE_MMA_64};
     static const struct device_network_shape BOTH = {512, 192, &MXFP4, &MXFP4, false}, ONE = {512, 192, &MXFP4, NULL, false};
-    must(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
+    must_succeed(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
     assert_int_equal(layer.has, 1u << EXPERTD_DEVICE_MMA_16 | 1u << EXPERTD_DEVICE_MMA_64 | 1u << EXPERTD_DEVICE_WGMMA_64 |
                                     1u << EXPERTD_DEVICE_WGMMA_128);
     assert_int_equal(chosen(&layer, 1, 64), EXPERTD_DEVICE_MMA_16);
     assert_int_equal(chosen(&layer, 16, 64), EXPERTD_DEVICE_MMA_16);
     assert_int_equal(chosen(&layer, 512, 16), EXPERTD_DEVICE_WGMMA_128);
-    must(device_variants_of(&ALL, &ONE, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_128, &layer)); // down is plain
+    must_succeed(device_variants_of(&ALL, &ONE, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_128, &layer)); // down is not quantised
     assert_int_equal(chosen(&layer, 1, 4), EXPERTD_DEVICE_WGMMA_128);
-    must(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_32, &layer)); // says nothing of them
+    must_succeed(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_WGMMA_32,
+                                    &layer)); // does not apply to quantised weights
     assert_int_equal(chosen(&layer, 1, 4), EXPERTD_DEVICE_MMA_16);
-    must(device_variants_of(&none, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
+    must_succeed(device_variants_of(&none, &BOTH, EXPERTD_DTYPE_BF16, EXPERTD_DEVICE_VARIANTS, &layer));
     assert_int_equal(chosen(&layer, 512, 16), EXPERTD_DEVICE_MMA_64);
-    must(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_F32, EXPERTD_DEVICE_WGMMA_128, &layer));
+    must_succeed(device_variants_of(&ALL, &BOTH, EXPERTD_DTYPE_F32, EXPERTD_DEVICE_WGMMA_128, &layer));
     assert_int_equal(layer.has, 1u << EXPERTD_DEVICE_FMA_64);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_hold_every_row_once_and_know_their_span),
-        cmocka_unit_test(names_are_read_back),
+        cmocka_unit_test(variant_names_are_parsed),
         cmocka_unit_test(groups_that_fit_one_tile_are_read_once),
-        cmocka_unit_test(what_is_not_known_to_be_equal_is_not_mixed),
-        cmocka_unit_test(what_wgmma_does_not_take_goes_to_mma),
-        cmocka_unit_test(quantised_weights_go_to_wgmma_for_many_rows),
+        cmocka_unit_test(variants_not_known_to_be_equal_are_not_mixed),
+        cmocka_unit_test(shapes_that_wgmma_does_not_support_go_to_mma),
+        cmocka_unit_test(quantised_weights_go_to_wgmma_for_large_m),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

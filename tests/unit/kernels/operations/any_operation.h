@@ -1,5 +1,5 @@
-// Random cases of the operations on plain operands: any dtypes, shapes, ragged dimensions, scalings and options, every operand
-// between pages that fault, and the answer of the scalar twin in the chosen backend's arithmetic.
+// Random cases of the operations on plain operands: any dtypes, shapes, ragged dimensions, scalings and options. Guard pages
+// surround every operand. The expected answer is the scalar twin's, in the arithmetic of the selected backend.
 #ifndef EXPERTD_TESTS_UNIT_KERNELS_OPERATIONS_ANY_OPERATION_H
 #define EXPERTD_TESTS_UNIT_KERNELS_OPERATIONS_ANY_OPERATION_H
 
@@ -17,12 +17,12 @@ static inline void must_pass_check(err_t e) {
     }
 }
 
-// What one case holds, freed together.
+// The memory of one case, freed together.
 struct pool {
     struct random random;
     struct guarded pieces[POOL_MAX];
     size_t count;
-    bool exact; // elements, scales and factors are few bits each: sums of them are exact in any order
+    bool exact; // elements, scales and factors have few bits, so that sums are exact in any order
 };
 
 static inline void *take(struct pool *pool, size_t bytes) {
@@ -38,7 +38,7 @@ static inline void pool_free(struct pool *pool) {
     }
 }
 
-// Of 8 bits: of I8 a whole number, of the others what is worth 0, 1, 2, -1, -2, .5 or 1.5.
+// An 8-bit element: an integer for I8; for the other dtypes a code of 0, 1, 2, -1, -2, 0.5 or 1.5.
 static inline uint8_t exact_code(struct pool *pool, enum expertd_dtype dtype) {
     static const uint8_t E4M3[] = {0x00, 0x38, 0x40, 0xb8, 0xc0, 0x30, 0x3c}, E5M2[] = {0x00, 0x3c, 0x40, 0xbc, 0xc0, 0x38, 0x3e};
     uint32_t any = random_below(&pool->random, COUNT_OF(E4M3));
@@ -49,14 +49,14 @@ static inline uint8_t exact_code(struct pool *pool, enum expertd_dtype dtype) {
         return E5M2[any];
     case EXPERTD_DTYPE_F8_E8M0:
         return (uint8_t)(126 + any % 3);
-    case EXPERTD_DTYPE_U8: // two of E2M1
+    case EXPERTD_DTYPE_U8: // two E2M1 codes
         return (uint8_t)random_below(&pool->random, 256);
     default:
         return (uint8_t)(any - 3);
     }
 }
 
-// `count` elements of any dtype, of values that meet the flush, overflow, NaN and Inf now and then.
+// `count` elements of any dtype; some values cause flushed results, overflow, NaN or Inf.
 static inline void *take_elements(struct pool *pool, enum expertd_dtype dtype, size_t count) {
     uint8_t *data = take(pool, count * expertd_dtype_size(dtype));
     enum values values = (enum values)random_below(&pool->random, VALUES_COUNT);
@@ -95,7 +95,7 @@ static inline struct expertd_matmul_tiling some_tiling(void *context, size_t m, 
 
 static size_t tile_seed;
 
-// Any way of carrying it out.
+// Random options.
 static inline struct expertd_matmul_options any_options(struct pool *pool) {
     struct random *random = &pool->random;
     struct expertd_matmul_options options = expertd_matmul_options_default();
@@ -132,7 +132,7 @@ static inline void assert_same(enum expertd_dtype dtype, const void *got, const 
             expertd_dtype_widen(dtype, a, 1, &x);
             expertd_dtype_widen(dtype, b, 1, &y);
         }
-        if (memcmp(a, b, size) != 0 && !(isnan(x) && isnan(y))) { // which NaN is not promised
+        if (memcmp(a, b, size) != 0 && !(isnan(x) && isnan(y))) { // the NaN's payload is not specified
             fail_msg("%s, %s: element %zu is %a, not %a", what, kernel_selected()->name, i, (double)x, (double)y);
         }
     }
@@ -147,7 +147,7 @@ static inline size_t any_sizes(struct pool *pool, int32_t *sizes, size_t groups)
     return sum;
 }
 
-// Group sizes, which of them are here, and rows past their sum.
+// Group sizes, the local groups, and rows after the sum of the sizes.
 struct grouping {
     int32_t *sizes;
     size_t groups, offset, local, m;
@@ -185,17 +185,17 @@ static inline void *take_existing(struct pool *pool, enum expertd_dtype dtype, s
     return values;
 }
 
-// A stride of rows of `length`: dense, told or not, or with a gap.
+// A row stride for rows of `length`: 0 (dense), the length, or the length plus a gap.
 static inline size_t any_stride(struct pool *pool, size_t length) {
     return random_below(&pool->random, 3) ? length + random_below(&pool->random, 2) * random_below(&pool->random, 9) : 0;
 }
 
-// Elements from the first of `rows` rows to past the last.
+// Elements that `rows` rows span.
 static inline size_t span_of(size_t rows, size_t columns, size_t stride) {
     return rows && columns ? (rows - 1) * (stride ? stride : columns) + columns : 0;
 }
 
-// Weights of any strides: groups one after another, with gaps, or each row of all groups beside each other.
+// Weights with any strides: groups one after another, with gaps, or with interleaved rows.
 static inline size_t any_plain_strides(struct pool *pool, struct expertd_plain_weights *w) {
     size_t rows = w->transposed ? w->n : w->k, columns = w->transposed ? w->k : w->n;
     w->row_stride = any_stride(pool, columns);
@@ -209,7 +209,7 @@ static inline size_t any_plain_strides(struct pool *pool, struct expertd_plain_w
     return group && w->groups ? (w->groups - 1) * expertd_plain_group_stride(w) + group : 0;
 }
 
-// Room for the twin's answer and for another, both poisoned.
+// Outputs for the twin and for the tested operation, both poisoned.
 static inline void take_answers(struct pool *pool, enum expertd_dtype dtype, size_t count, void **want, void **got) {
     *want = take(pool, count * expertd_dtype_size(dtype));
     *got = take(pool, count * expertd_dtype_size(dtype));
@@ -217,7 +217,7 @@ static inline void take_answers(struct pool *pool, enum expertd_dtype dtype, siz
     poison(dtype, count, *got);
 }
 
-// Operands and options of one operation. want: the twin's answer into a poisoned output; got: another one, poisoned.
+// Operands and options of one operation. want: the twin's output; got: the tested output, poisoned.
 struct any_matmul {
     struct expertd_grouped_matmul_args args;
     struct expertd_plain_weights rhs;
@@ -227,7 +227,7 @@ struct any_matmul {
     void *want, *got;
 };
 
-// Where `existing` is given: it is what both answers hold to begin with, and the operation finds it there.
+// With `existing`, both outputs start with its contents, and existing_out is the output itself.
 static inline void answers_in_place(enum expertd_dtype dtype, size_t count, const void *existing, void *want, void *got) {
     if (count) {
         memcpy(want, existing, count * expertd_dtype_size(dtype));
@@ -235,7 +235,7 @@ static inline void answers_in_place(enum expertd_dtype dtype, size_t count, cons
     }
 }
 
-// Rows with gaps, or columns: k of a row apart from each other.
+// lhs as rows with gaps, or with a k stride above 1.
 static inline size_t any_lhs_strides(struct pool *pool, struct expertd_grouped_matmul_args *args, size_t k) {
     args->lhs_stride = k + random_below(&pool->random, 2) * random_below(&pool->random, 9);
     if (random_below(&pool->random, 3)) {
@@ -283,7 +283,7 @@ struct any_transposed {
     struct expertd_transposed_grouped_matmul_args args;
     struct expertd_matmul_options options;
     size_t lhs_count, rhs_count, count;
-    const void *existing; // as any_matmul's
+    const void *existing; // as in any_matmul
     void *want, *got;
 };
 
@@ -321,7 +321,7 @@ static inline void any_transposed_grouped_matmul(struct pool *pool, struct any_t
     args->out = c->got, args->existing_out = in_place ? c->got : c->existing;
 }
 
-// One of M, N, K: the same for all groups, or ragged as I32 or I64.
+// M, N or K: equal for all groups, or ragged as I32 or I64.
 static inline struct expertd_gemm_dim any_dim(struct pool *pool, size_t groups, int even, size_t *values) {
     struct expertd_gemm_dim dim = {.same = any_size(pool)};
     int ragged = (int)random_below(&pool->random, 2);
@@ -365,7 +365,7 @@ static inline size_t blocks(size_t size, size_t block) {
     return (size + block - 1) / block;
 }
 
-// Data and scales of an operand whose lines and K are given per group.
+// Data and scales of an operand; lines and K are given per group.
 static inline void fill_operand(struct pool *pool, struct expertd_gemm_operand *operand, size_t groups, const size_t *lines,
                                 const size_t *k) {
     size_t elements = 0, scales = 0;

@@ -1,5 +1,5 @@
-// Corners of the ragged grouped GEMM that chance seldom meets, with their answers: one group, every element of an operand the same,
-// so that each output is the same sum, exact in any order of its terms.
+// Corner cases of the ragged grouped GEMM that random tests seldom reach, with their answers. There is one group, and all elements
+// of an operand are equal, so all outputs are one sum, which is exact in any order.
 #ifndef EXPERTD_TESTS_UNIT_KERNELS_OPERATIONS_GEMM_CORNERS_H
 #define EXPERTD_TESTS_UNIT_KERNELS_OPERATIONS_GEMM_CORNERS_H
 
@@ -18,7 +18,7 @@ struct gemm_corner {
     double c, want; // exact in out_dtype
 };
 
-// The same of operands with scales.
+// The same for operands with scales.
 struct scaled_corner {
     struct gemm_corner of;
     enum expertd_gemm_scaling scaling; // EXPERTD_GEMM_TENSOR or EXPERTD_GEMM_MXFP8_1X32
@@ -28,7 +28,7 @@ struct scaled_corner {
 enum { CORNER_SCALES_MAX = CORNER_COLUMNS * 4 };
 
 struct corner_run {
-    struct expertd_grouped_gemm_args args; // but for out
+    struct expertd_grouped_gemm_args args; // without out
     float tensor_scales[2];
     uint8_t a_scales[CORNER_SCALES_MAX], b_scales[CORNER_SCALES_MAX];
     float alpha, beta;
@@ -48,7 +48,7 @@ static inline void corner_value(enum expertd_dtype dtype, double value, size_t c
     }
 }
 
-// The corner's operands and its answer over so many rows.
+// The case's operands and answer for a number of rows.
 static inline void corner_fill(const struct gemm_corner *corner, size_t rows, struct corner_run *run) {
     assert_true(rows <= CORNER_ROWS_MAX && corner->k <= CORNER_K_MAX && (corner->k == 0 || expertd_dtype_size(corner->dtype) == 1));
     size_t count = rows * CORNER_COLUMNS;
@@ -114,14 +114,14 @@ static inline void corner_expect(const struct gemm_corner *corner, const struct 
 }
 
 static const struct gemm_corner CORNERS[] = {
-    // over no k: beta * C, +0 where beta is 0
+    // k = 0: beta * C, or +0 where beta is 0
     {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F32, 0, 0, 0, INFINITY, 2, 3, 6},
     {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F32, 0, 0, 0, -INFINITY, 0, 3, 0},
     {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, 0, 0, 0, NAN, 0, 3, 0},
     {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16, 0, 0, 0, NAN, -1, 3, -3},
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_F32, 0, 0, 0, INFINITY, 0.5f, 3, 1.5},
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_BF16, 0, 0, 0, -1, 0, 3, 0},
-    // integers: whole factors, and all wraps
+    // I32 output: integer factors, and everything wraps
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I32, 7, 3, 5, 2, 0, 10, 210},
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I32, 7, 3, 5, -2, 3, 10, -180},
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I32, 7, 3, 5, 0, -1, 10, -10},
@@ -129,7 +129,7 @@ static const struct gemm_corner CORNERS[] = {
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I32, 7, 3, 5, -0x1p31f, 0x1p24f, 255,
      0x1p31 - 0x1p24}, // an odd number of 2^31, and 2^32 - 2^24
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I32, 0, 0, 0, 5, 3, 10, 30},
-    // int8 and what exists: sums that fp32, or double, would round on their way
+    // int8 with existing output: sums that fp32 or double would round too early
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_F32, 1041, 127, 127, 1, 1, 1, 16790290},        // 16790289 + 1
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_F32, 1041, 127, 127, 0.5f, 1, 0.25, 8395145},   // 8395144.5 + .25
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_F32, 2099, 127, 126, 1, -1, 0x1p-30, 33588196}, // 33588198, halfway to ...200, less 2^-30
@@ -142,7 +142,7 @@ static const struct gemm_corner CORNERS[] = {
     {EXPERTD_DTYPE_I8, EXPERTD_DTYPE_BF16, 7, 3, 5, 0, -0x1p-60f, 0x1p-120, -0.0},
 };
 
-// Scales whose product is too large or too small for fp32, of codes 0, 2^-9 (0x01), 1 (0x38) and 448 (0x7e).
+// Scales whose product overflows or underflows fp32, with codes 0, 2^-9 (0x01), 1 (0x38) and 448 (0x7e).
 static const struct scaled_corner SCALED_CORNERS[] = {
     {{EXPERTD_DTYPE_F8_E4M3, EXPERTD_DTYPE_F32, 1, 0x00, 0x38, 1, 0, 0, 0}, EXPERTD_GEMM_MXFP8_1X32, 0x1p127f, 0x1p127f},
     {{EXPERTD_DTYPE_F8_E4M3, EXPERTD_DTYPE_F32, 1, 0x01, 0x01, 1, 0, 0, 0x1p111}, EXPERTD_GEMM_MXFP8_1X32, 0x1p64f, 0x1p65f},

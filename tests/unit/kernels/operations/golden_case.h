@@ -33,7 +33,7 @@ static inline void *golden_copy(const struct expertd_tensor_view *view) {
     return copy;
 }
 
-// Opens every file whose name starts so; returns how many `run` took (returned non-zero for).
+// Opens every file whose name starts with the prefix; returns for how many `run` returned nonzero.
 static inline size_t for_each_golden(const char *prefix, int (*run)(const char *name, const struct safetensors *file)) {
     DIR *folder = opendir(GOLDENS "/kernels");
     assert_non_null(folder);

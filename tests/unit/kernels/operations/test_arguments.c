@@ -1,5 +1,5 @@
-// What a C program can hand over wrongly: pointers that are missing or misaligned, strides, sizes beyond memory, a workspace that
-// is none. Each is an error with the argument's name, before anything is read or written.
+// Invalid arguments of a C program: missing or misaligned pointers, bad strides, sizes beyond memory, a missing workspace. Each
+// gives an error with the argument's name before anything is read or written.
 #include "tests/unit/kernels/cpu/odd_mode.h"
 #include "tests/unit/kernels/kernel_test.h"
 
@@ -14,7 +14,7 @@ enum { M = 5, K = 6, N = 70, GROUPS = 2, BYTES = 1 << 14 };
 static _Alignas(64) char lhs[BYTES], rhs[BYTES], out[BYTES], existing[BYTES], panels[GROUPS][BYTES], workspace[4 << 20];
 static const int32_t SIZES[GROUPS] = {2, 3};
 
-// All three operations, each right.
+// Valid arguments of all three operations.
 struct problem {
     struct expertd_plain_weights plain;
     struct expertd_packed_weights packed;
@@ -63,7 +63,7 @@ static struct problem right(void) {
 
 static err_t run_plain(struct problem *p) {
     p->matmul.rhs = expertd_rhs_plain(&p->plain);
-    (void)expertd_grouped_matmul_workspace_bytes(&p->matmul, NULL); // whatever the arguments are
+    (void)expertd_grouped_matmul_workspace_bytes(&p->matmul, NULL); // must not fail for any arguments
     return expertd_grouped_matmul(&p->matmul, NULL, p->workspace);
 }
 
@@ -84,7 +84,7 @@ static err_t run_gemm(struct problem *p) {
     return expertd_grouped_gemm(&p->gemm, NULL, p->workspace);
 }
 
-// Refused by this name, with nothing written; `p` is right again afterwards.
+// Expects an error with this name and no write; afterwards `p` is valid again.
 static void refused(err_t (*run)(struct problem *), struct problem *p, const char *field) {
     memset(out, 42, BYTES);
     err_t e = run(p);
@@ -107,7 +107,7 @@ static void accepted(err_t (*run)(struct problem *), struct problem *p) {
     *p = right();
 }
 
-// A layout that the chosen kernels do not read would be read as another: other numbers, or past the end.
+// Reading a layout as another would give wrong numbers or read beyond the end.
 static void layouts_that_are_not_read_are_refused(void **state) {
     (void)state;
     struct expertd_quantised_format format = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32};
@@ -137,13 +137,13 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     }
 }
 
-static void formats_that_are_none_are_refused_as_rhs(void **state) {
+static void invalid_formats_are_refused_as_rhs(void **state) {
     (void)state;
     struct expertd_quantised_format format = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32};
     struct problem p = right();
     p.packed.dtype = EXPERTD_DTYPE_I8, p.packed.format = &format;
     refused(run_packed, &p, "rhs");
-    assert_string_equal(expertd_err_message(), "rhs is codes for I8: rows that quantised weights are packed for are F32 or BF16");
+    assert_string_equal(expertd_err_message(), "rhs is quantised for rows of I8: the rows must be F32 or BF16");
     format.code = EXPERTD_CODE_COUNT, p.packed.format = &format;
     refused(run_packed, &p, "rhs");
     assert_non_null(strstr(expertd_err_message(), "format of rhs: code 5 of quantised weights is unknown"));
@@ -153,8 +153,8 @@ static void formats_that_are_none_are_refused_as_rhs(void **state) {
     assert_non_null(strstr(expertd_err_message(), "format of rhs: a scale of quantised weights spans 40 k"));
 }
 
-// By way of the general engine too, whose workspace is asked for before the layout is looked at.
-static void layouts_that_are_none_are_refused_with_options_too(void **state) {
+// In the engine for options too, whose workspace is computed before the layout is checked.
+static void invalid_layouts_are_refused_with_options_too(void **state) {
     (void)state;
     static const int LAYOUTS[] = {EXPERTD_PACKED_LAYOUTS, 0x7000000, -1};
     const struct expertd_matmul_options options = expertd_matmul_options_default();
@@ -169,7 +169,7 @@ static void layouts_that_are_none_are_refused_with_options_too(void **state) {
     }
 }
 
-static void right_ones_are_accepted(void **state) {
+static void valid_arguments_are_accepted(void **state) {
     (void)state;
     struct problem p = right();
     accepted(run_plain, &p);
@@ -201,7 +201,7 @@ static void grouped_matmul_names_what_is_missing_or_misaligned(void **state) {
     }
 }
 
-static void weights_that_are_none_are_named(void **state) {
+static void invalid_weights_are_named(void **state) {
     (void)state;
     struct problem p = right();
     p.plain.data = NULL, refused(run_plain, &p, "rhs");
@@ -230,7 +230,7 @@ static struct expertd_matmul_tiling tiles_without_depth(void *context, size_t m,
     return (struct expertd_matmul_tiling){1, 0, 5};
 }
 
-// Its sums run along m, and its rows are k: what the caller said is what is said back.
+// Internally m and k are exchanged; the error message must show the caller's numbers.
 static void a_transposed_tiling_is_shown_as_it_was_given(void **state) {
     (void)state;
     struct problem p = right();
@@ -240,7 +240,7 @@ static void a_transposed_tiling_is_shown_as_it_was_given(void **state) {
     assert_non_null(strstr(expertd_err_message(), "(1, 0, 5)"));
 }
 
-static void a_group_without_rows_need_not_be_anywhere(void **state) {
+static void a_group_without_rows_may_be_null(void **state) {
     (void)state;
     static const int32_t LAST_ALONE[GROUPS] = {0, 5};
     struct problem p = right();
@@ -256,8 +256,8 @@ static err_t run_nowhere(struct problem *p) {
     return expertd_grouped_matmul(&p->matmul, NULL, p->workspace);
 }
 
-// Each way that packed weights take, by the output that is asked for.
-static void what_is_not_read_need_not_be_anywhere(void **state) {
+// Both paths of packed weights, depending on the output.
+static void operands_that_are_not_read_may_be_null(void **state) {
     (void)state;
     static const int32_t NO_ROWS[GROUPS] = {0, 0};
     static const enum expertd_dtype OUTPUTS[] = {EXPERTD_DTYPE_NONE, EXPERTD_DTYPE_BF16};
@@ -268,7 +268,7 @@ static void what_is_not_read_need_not_be_anywhere(void **state) {
         memset(out, 42, BYTES);
         p.matmul.out_dtype = OUTPUTS[i], p.matmul.lhs = NULL, p.packed.k = 0, accepted(run_nowhere, &p);
         for (size_t byte = 0; byte < M * N * (i ? 2 : 4); byte++) {
-            assert_int_equal(out[byte], 0); // sums over nothing
+            assert_int_equal(out[byte], 0); // empty sums
         }
         p.matmul.out_dtype = OUTPUTS[i], refused(run_nowhere, &p, "rhs");
     }
@@ -283,7 +283,7 @@ static err_t run_gemm_on_team(struct problem *p) {
     return e;
 }
 
-// A group of no rows has no results, however many columns it is said to have.
+// Where m is 0, n may be any number.
 static void columns_without_rows_cost_nothing(void **state) {
     (void)state;
     static const int64_t ROWS[GROUPS] = {0, 0}, COLUMNS[GROUPS] = {INT64_C(1) << 42, 3};
@@ -300,7 +300,7 @@ static void columns_without_rows_cost_nothing(void **state) {
     }
 }
 
-static void existing_out_is_whole_and_lies_as_out_does(void **state) {
+static void existing_out_must_be_complete_and_have_the_stride_of_out(void **state) {
     (void)state;
     struct problem p = right();
     p.matmul.existing_mode = EXPERTD_EXISTING_OVERWRITE, p.matmul.existing_stride = N, refused(run_plain, &p, "existing_out");
@@ -327,7 +327,7 @@ static void transposed_grouped_matmul_names_what_is_missing_or_misaligned(void *
     p.transposed.rhs_stride = N - 1, refused(run_transposed, &p, "rhs");
     p.transposed.rhs_transposed = true, p.transposed.rhs_stride = M - 1, refused(run_transposed, &p, "rhs");
     p.transposed.group_sizes = NULL, refused(run_transposed, &p, "group_sizes");
-    p.transposed.group_sizes = (const int32_t *)1, refused(run_transposed, &p, "group_sizes"); // where nothing can be read
+    p.transposed.group_sizes = (const int32_t *)1, refused(run_transposed, &p, "group_sizes"); // an address that cannot be read
     p.transposed.num_groups = p.transposed.num_actual_groups = SIZE_MAX, refused(run_transposed, &p, "group_sizes");
     p.transposed.out = NULL, refused(run_transposed, &p, "out");
     p.transposed.out = out + 2, refused(run_transposed, &p, "out");
@@ -368,7 +368,7 @@ static void grouped_gemm_names_what_is_missing_or_misaligned(void **state) {
     p.gemm.num_groups = SIZE_MAX, refused(run_gemm, &p, "num_groups");
 }
 
-// What the operation says of these factors to a caller in any mode.
+// The operation's result for these factors in each floating-point mode of the caller.
 static void factors_are_refused(const float *alpha, const float *beta, enum expertd_dtype dtype, const char *field,
                                 const char *words) {
     static const float_mode MODES[] = {FLOAT_MODE_IEEE, FLOAT_MODE_FLUSHED, FLOAT_MODE_ODD, FLOAT_MODE_TRAPPING};
@@ -388,25 +388,27 @@ static void factors_are_refused(const float *alpha, const float *beta, enum expe
     }
 }
 
-// Subnormals are flushed by some callers, and a signalling NaN ends others.
-static void factors_are_what_they_are_in_any_mode_of_the_callers(void **state) {
+// Some callers flush subnormals, others trap signalling NaN.
+static void factors_are_checked_alike_in_any_mode_of_the_caller(void **state) {
     (void)state;
     const float tiny = 0x1p-140f, signalling = expertd_f32_from_bits(0x7fa00000u), one = 1;
     factors_are_refused(&one, &tiny, EXPERTD_DTYPE_F32, "c", "c is missing");
     factors_are_refused(&one, &signalling, EXPERTD_DTYPE_F32, "c", "c is missing");
-    factors_are_refused(&one, &tiny, EXPERTD_DTYPE_I32, "beta", "beta of group 0 is 7.17464814e-43: of I32 it is a whole number");
-    factors_are_refused(&signalling, NULL, EXPERTD_DTYPE_I32, "alpha", "alpha of group 0 is nan: of I32 it is a whole number");
+    factors_are_refused(&one, &tiny, EXPERTD_DTYPE_I32, "beta",
+                        "beta of group 0 is 7.17464814e-43: with an I32 output it must be an integer");
+    factors_are_refused(&signalling, NULL, EXPERTD_DTYPE_I32, "alpha",
+                        "alpha of group 0 is nan: with an I32 output it must be an integer");
 }
 
-static void factors_of_integers_are_whole_numbers_of_their_range(void **state) {
+static void factors_of_integer_outputs_are_integers_in_int32_range(void **state) {
     (void)state;
-    static const float WHOLE[] = {0, -0.0f, 1, -1, 3, 0x1p22f + 1, 0x1p23f + 1, 0x1p24f - 1, -0x1p30f, 0x1p31f - 128, -0x1p31f};
+    static const float INTEGERS[] = {0, -0.0f, 1, -1, 3, 0x1p22f + 1, 0x1p23f + 1, 0x1p24f - 1, -0x1p30f, 0x1p31f - 128, -0x1p31f};
     static const float OTHERS[] = {0.5f,    -0.75f,         1.5f,    1.0000001f, 0x1p22f + 0.5f, 0x1p-149f,
                                    0x1p31f, -0x1p31f - 256, 0x1p40f, INFINITY,   -INFINITY,      NAN};
     struct problem p = right();
-    for (size_t i = 0; i < COUNT_OF(WHOLE); i++) {
+    for (size_t i = 0; i < COUNT_OF(INTEGERS); i++) {
         p.gemm.a.dtype = p.gemm.b.dtype = EXPERTD_DTYPE_I8, p.gemm.out_dtype = EXPERTD_DTYPE_I32;
-        p.gemm.alpha = p.gemm.beta = &WHOLE[i], p.gemm.alpha_count = p.gemm.beta_count = 1;
+        p.gemm.alpha = p.gemm.beta = &INTEGERS[i], p.gemm.alpha_count = p.gemm.beta_count = 1;
         p.gemm.c = existing, p.gemm.c_count = M * N;
         accepted(run_gemm, &p);
     }
@@ -415,7 +417,7 @@ static void factors_of_integers_are_whole_numbers_of_their_range(void **state) {
     }
 }
 
-static void sizes_that_no_memory_has_do_not_wrap(void **state) {
+static void huge_sizes_do_not_wrap(void **state) {
     (void)state;
     static const struct expertd_quantised_format MXFP4 = {
         EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32};
@@ -430,7 +432,7 @@ static void sizes_that_no_memory_has_do_not_wrap(void **state) {
     assert_int_equal(expertd_packed_group_bytes(EXPERTD_DTYPE_BF16, 5, 64), 6 * 64 * 2);
 }
 
-static void a_workspace_that_is_none_is_refused(void **state) {
+static void a_missing_workspace_is_refused(void **state) {
     (void)state;
     err_t (*const RUNS[])(struct problem *) = {run_plain, run_packed, run_transposed, run_gemm};
     struct problem p = right();
@@ -446,7 +448,7 @@ static void a_workspace_that_is_none_is_refused(void **state) {
 static void tensors_with_other_bytes_than_their_shape_are_refused(void **state) {
     (void)state;
     char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-    assert_string_equal(expertd_tensor_shape_text(&(uint64_t){7}, 4096, text), "[4096 dimensions]"); // and not what lies behind it
+    assert_string_equal(expertd_tensor_shape_text(&(uint64_t){7}, 4096, text), "[4096 dimensions]"); // the shape has one entry only
     struct expertd_tensor_view a = {EXPERTD_DTYPE_F32, 2, {M, K}, lhs, M * K * sizeof(float)};
     struct expertd_tensor_view b = {EXPERTD_DTYPE_F32, 3, {GROUPS, K, N}, rhs, GROUPS * K * N * sizeof(float)};
     struct expertd_tensor_view sizes = {EXPERTD_DTYPE_I32, 1, {GROUPS}, SIZES, sizeof SIZES};
@@ -462,30 +464,30 @@ static void tensors_with_other_bytes_than_their_shape_are_refused(void **state) 
     assert_int_equal(expertd_grouped_matmul_from_tensors(&tensors, &plain, &args).code, EXPERTD_ERR_INVALID);
     assert_string_equal(expertd_err_field(), "group_sizes");
     sizes.bytes = sizeof SIZES;
-    a.shape[0] = (uint64_t)1 << 62, a.shape[1] = 8; // their product is 0 by 64 bits
+    a.shape[0] = (uint64_t)1 << 62, a.shape[1] = 8; // the product is 0 modulo 2^64
     assert_int_equal(expertd_grouped_matmul_from_tensors(&tensors, &plain, &args).code, EXPERTD_ERR_INVALID);
     assert_string_equal(expertd_err_field(), "lhs");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_ones_are_accepted),
+        cmocka_unit_test(valid_arguments_are_accepted),
         cmocka_unit_test(layouts_that_are_not_read_are_refused),
-        cmocka_unit_test(layouts_that_are_none_are_refused_with_options_too),
-        cmocka_unit_test(formats_that_are_none_are_refused_as_rhs),
+        cmocka_unit_test(invalid_layouts_are_refused_with_options_too),
+        cmocka_unit_test(invalid_formats_are_refused_as_rhs),
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
-        cmocka_unit_test(weights_that_are_none_are_named),
+        cmocka_unit_test(invalid_weights_are_named),
         cmocka_unit_test(a_transposed_tiling_is_shown_as_it_was_given),
-        cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
-        cmocka_unit_test(what_is_not_read_need_not_be_anywhere),
+        cmocka_unit_test(a_group_without_rows_may_be_null),
+        cmocka_unit_test(operands_that_are_not_read_may_be_null),
         cmocka_unit_test(columns_without_rows_cost_nothing),
-        cmocka_unit_test(existing_out_is_whole_and_lies_as_out_does),
+        cmocka_unit_test(existing_out_must_be_complete_and_have_the_stride_of_out),
         cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),
-        cmocka_unit_test(factors_are_what_they_are_in_any_mode_of_the_callers),
-        cmocka_unit_test(factors_of_integers_are_whole_numbers_of_their_range),
-        cmocka_unit_test(sizes_that_no_memory_has_do_not_wrap),
-        cmocka_unit_test(a_workspace_that_is_none_is_refused),
+        cmocka_unit_test(factors_are_checked_alike_in_any_mode_of_the_caller),
+        cmocka_unit_test(factors_of_integer_outputs_are_integers_in_int32_range),
+        cmocka_unit_test(huge_sizes_do_not_wrap),
+        cmocka_unit_test(a_missing_workspace_is_refused),
         cmocka_unit_test(tensors_with_other_bytes_than_their_shape_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
-// The operations on plain operands against their own words in plain C, element by element over whole numbers and halves whose sums
-// are exact in any order. The engine and its twin share much: where groups lie, which rows are kept, offsets, modes, factors. Here
-// neither is believed.
+// The operations on plain operands against an independent definition in plain C, on multiples of 0.5 whose sums are exact in any
+// order. The engine and its scalar twin share code for offsets, groups, untouched rows, modes and factors; this test shares none of
+// it.
 #include "any_operation.h"
 
-#include "kernels/plain/product_lines.h"
+#include "kernels/common/product.h"
 
 enum { CASES = CASES_OF(60) };
 
@@ -26,7 +26,7 @@ static double value_at(enum expertd_dtype dtype, const void *data, size_t i) {
     return (double)value;
 }
 
-// What an exact value becomes in the dtype.
+// An exact value rounded to the dtype.
 static double rounded(enum expertd_dtype dtype, double value) {
     if (dtype == EXPERTD_DTYPE_I32) {
         return value;
@@ -40,12 +40,12 @@ static double rounded(enum expertd_dtype dtype, double value) {
 
 static void expect(enum expertd_dtype dtype, const void *out, size_t i, double value, const char *what) {
     double got = value_at(dtype, out, i), wanted = rounded(dtype, value);
-    if (got != wanted) { // a NaN too
+    if (got != wanted) { // true for NaN too
         fail_msg("%s by %s: element %zu is %g, not %g", what, kernel_selected()->name, i, got, wanted);
     }
 }
 
-// Left as the test had it.
+// Elements [from, to), which the operation must not write, have the bytes of `before`.
 static void expect_untouched(enum expertd_dtype dtype, const void *out, const void *before, size_t from, size_t to) {
     size_t size = expertd_dtype_size(dtype);
     if (from < to && memcmp((const char *)out + from * size, (const char *)before + from * size, (to - from) * size) != 0) {
@@ -99,7 +99,7 @@ static void expect_matmul(const struct any_matmul *c, const void *out, const voi
     }
 }
 
-// What `out` held before the operation.
+// The contents of `out` before the operation.
 static void *copied(enum expertd_dtype dtype, const void *out, size_t count) {
     void *copy = test_alloc(count * expertd_dtype_size(dtype) + 1);
     memcpy(copy, out, count * expertd_dtype_size(dtype));
@@ -159,14 +159,14 @@ static size_t dim_of(const struct expertd_gemm_dim *dim, size_t group) {
                                            : (size_t)((const int32_t *)dim->ragged)[group];
 }
 
-// One group's matrix: where it and its scales begin.
+// The offsets of one group's matrix and scales.
 struct matrix {
     const struct expertd_gemm_operand *operand;
     bool k_is_last;
     size_t first, last, at, scale_at;
 };
 
-// Of a block: along the dimension that is kept, and along K; 0: no blocks.
+// Sizes of a scale block: in lines, and in K; 0: no blocks.
 static void block_of(enum expertd_gemm_scaling scaling, size_t *kept, size_t *k) {
     *kept = scaling == EXPERTD_GEMM_BLOCK_128X128 ? 128 : 1;
     *k = scaling == EXPERTD_GEMM_BLOCK_128X128 || scaling == EXPERTD_GEMM_BLOCK_1X128 ? 128 : 32;
@@ -179,7 +179,7 @@ static size_t scales_of(const struct matrix *m, size_t *columns) {
     return blocks(m->first, m->k_is_last ? kept : k) * *columns;
 }
 
-// The next group's.
+// The next group.
 static void move_on(struct matrix *m) {
     size_t columns;
     m->at += m->first * m->last;
@@ -203,7 +203,7 @@ static double factor_at(const float *values, size_t count, size_t group, double 
     return values ? (double)values[count == 1 ? 0 : group] : absent;
 }
 
-// One group, whose output begins at element `at`.
+// Computes one group, whose output begins at element `at`.
 static void expect_group(const struct any_gemm *c, const void *out, size_t group, const struct matrix *a, const struct matrix *b,
                          size_t at) {
     const struct expertd_grouped_gemm_args *args = &c->args;
@@ -257,7 +257,7 @@ static void check_all(void (*check)(struct pool *)) {
     }
 }
 
-// 2^26 + 2^18 + 1: past a tie of BF16 by less than fp32 can hold, so that rounding by way of it would go down.
+// 2^26 + 2^18 + 1 exceeds a tie of BF16 by less than fp32 can represent, so rounding through fp32 would round down.
 static void sums_of_int8_are_rounded_once(void **state) {
     (void)state;
     enum { WHOLE = 4177, K = WHOLE + 2 };
@@ -293,31 +293,31 @@ static void scales_of_e8m0_are_powers_of_two_to_both_ends(void **state) {
         codes[i] = (uint8_t)i;
     }
     for (unsigned i = 0; i < 255; i++) {
-        assert_true(scale_read(EXPERTD_DTYPE_F8_E8M0, codes, i) == (float)ldexp(1, (int)i - 127));
+        assert_true(product_scale(EXPERTD_DTYPE_F8_E8M0, codes, i) == (float)ldexp(1, (int)i - 127));
     }
-    assert_true(isnan(scale_read(EXPERTD_DTYPE_F8_E8M0, codes, 255)));
+    assert_true(isnan(product_scale(EXPERTD_DTYPE_F8_E8M0, codes, 255)));
 }
 
-static void grouped_matmul_is_what_it_says(void **state) {
+static void grouped_matmul_agrees_with_its_definition(void **state) {
     (void)state;
     check_all(check_grouped_matmul);
 }
 
-static void transposed_grouped_matmul_is_what_it_says(void **state) {
+static void transposed_grouped_matmul_agrees_with_its_definition(void **state) {
     (void)state;
     check_all(check_transposed);
 }
 
-static void grouped_gemm_is_what_it_says(void **state) {
+static void grouped_gemm_agrees_with_its_definition(void **state) {
     (void)state;
     check_all(check_gemm);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grouped_matmul_is_what_it_says),
-        cmocka_unit_test(transposed_grouped_matmul_is_what_it_says),
-        cmocka_unit_test(grouped_gemm_is_what_it_says),
+        cmocka_unit_test(grouped_matmul_agrees_with_its_definition),
+        cmocka_unit_test(transposed_grouped_matmul_agrees_with_its_definition),
+        cmocka_unit_test(grouped_gemm_agrees_with_its_definition),
         cmocka_unit_test(sums_of_int8_are_rounded_once),
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two_to_both_ends),
     };

@@ -1,5 +1,5 @@
-// Gate and up with the activation, down with its end: each against the scalar products followed by the same steps over whole rows.
-#include "tests/unit/kernels/quantised/quantised_case.h"
+// The fused products against scalar products followed by the separate steps on rows.
+#include "tests/unit/kernels/cpu/quantised_case.h"
 
 #include "expertd/kernels/expert_matmul.h"
 
@@ -97,7 +97,7 @@ static float *sums_of(struct network *w, size_t which) {
     return sums;
 }
 
-// The group that holds a row, or HELD where none does.
+// The local group of a row, or HELD if it belongs to none.
 static size_t group_of(const struct network *w, size_t row) {
     size_t end = 0;
     for (size_t g = 0; g < GROUPS; g++) {
@@ -192,9 +192,8 @@ static void fused_steps_leave_the_bits_of_separate_ones(void **state) {
     expertd_team_destroy(team);
 }
 
-// Floats of 8 bits with 4 and with 5 bits of exponent: as many bytes, so that nothing but the format tells them apart. Few rows and
-// many, whose panels are multiplied in turns and alone.
-static void a_gate_coded_in_another_way_is_decoded_in_its_own(void **state) {
+// E4M3 and E5M2 have equal sizes, so only the format distinguishes them. With small and large m.
+static void a_gate_of_another_format_is_decoded_correctly(void **state) {
     (void)state;
     static const struct expertd_quantised_format CODED[] = {
         {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
@@ -264,7 +263,7 @@ static void assert_both_refuse(const struct expertd_gate_up_args *args, void *wo
     assert_string_equal(expertd_err_field(), field);
 }
 
-static void what_the_fused_products_do_not_compute_is_refused(void **state) {
+static void unsupported_arguments_of_the_fused_products_are_refused(void **state) {
     (void)state;
     static const struct expertd_activation SILU = {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0};
     struct network w = {.dtype = EXPERTD_DTYPE_BF16, .k = 8, .n = 16, .random = {5}};
@@ -318,9 +317,9 @@ static void what_the_fused_products_do_not_compute_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_steps_leave_the_bits_of_separate_ones),
-        cmocka_unit_test(a_gate_coded_in_another_way_is_decoded_in_its_own),
+        cmocka_unit_test(a_gate_of_another_format_is_decoded_correctly),
         cmocka_unit_test(a_gate_of_another_shape_is_refused),
-        cmocka_unit_test(what_the_fused_products_do_not_compute_is_refused),
+        cmocka_unit_test(unsupported_arguments_of_the_fused_products_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

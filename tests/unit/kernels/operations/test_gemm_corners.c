@@ -1,4 +1,4 @@
-// The corners of gemm_corners.h in the scalar twin and on every instruction set. test_cuda_operations.c has them on a device.
+// The cases of gemm_corners.h in the scalar twin and on every backend. test_cuda_operations.c runs them on a device.
 #include "gemm_corners.h"
 
 static struct corner_run run;
@@ -16,13 +16,13 @@ static void multiply(const struct gemm_corner *corner, const char *by, bool twin
 }
 
 static void check_backend(const struct kernel_backend *backend) {
-    static const size_t ROWS[] = {1, CORNER_ROWS_MAX}; // which are not multiplied in one way
+    static const size_t ROWS[] = {1, CORNER_ROWS_MAX}; // small and large m
     assert_false(err_is(expertd_kernel_select(backend->name)));
     for (size_t i = 0; i < COUNT_OF(CORNERS); i++) {
         for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
             corner_fill(&CORNERS[i], ROWS[r], &run);
             run.args.out = out;
-            if (ROWS[r] == 1) { // of any number it takes one element at a time
+            if (ROWS[r] == 1) { // the twin computes element by element, so one row is enough
                 multiply(&CORNERS[i], "the scalar twin", true);
             }
             multiply(&CORNERS[i], backend->name, false);

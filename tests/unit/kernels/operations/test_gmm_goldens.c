@@ -1,4 +1,4 @@
-// The goldens of grouped_matmul whose operands the packed kernels take: F32 by F32 and BF16 by BF16, nothing accumulated.
+// The golden files of grouped_matmul that packed kernels can compute: F32 by F32 and BF16 by BF16, without existing_out.
 #include "golden_case.h"
 
 #include "expertd/kernels/grouped_matmul.h"
@@ -37,7 +37,7 @@ static void compare(const struct golden *g, const float *sums) {
     size_t count = g->out->shape[0] * g->out->shape[1];
     float *want = test_alloc(count * sizeof *want), *got = test_alloc(count * sizeof *got);
     void *narrow = test_alloc(g->out->bytes);
-    expertd_dtype_narrow(sums, count, g->out->dtype, narrow); // the one rounding to the output's type
+    expertd_dtype_narrow(sums, count, g->out->dtype, narrow); // the one rounding to the output dtype
     expertd_dtype_widen(g->out->dtype, narrow, count, got);
     expertd_dtype_widen(g->out->dtype, g->out->data, count, want);
     for (size_t i = 0; i < count; i++) {

@@ -83,7 +83,7 @@ static void errors_name_the_argument_of_the_goldens(void **state) {
     assert_true(for_each_golden("error-metadata-", run_error) >= 1);
 }
 
-// The definition, tile by tile: which groups have a row there?
+// The definition: does the group have a row in the tile?
 static void check_random(struct random *random) {
     int32_t sizes[12];
     size_t groups = 1 + random_below(random, COUNT_OF(sizes)), m = 0;
@@ -173,7 +173,7 @@ static void arrays_that_are_missing_are_named(void **state) {
     assert_int_equal(expertd_group_metadata_capacity(16, 0, 4), 3); // and expertd_make_group_metadata refuses the tm
 }
 
-static void nothing_at_all_is_legal(void **state) {
+static void empty_input_is_legal(void **state) {
     (void)state;
     int32_t empty[] = {0, 0};
     assert_int_equal(expertd_group_metadata_capacity(0, 128, 0), 0);
@@ -189,7 +189,7 @@ int main(void) {
         cmocka_unit_test(every_tile_that_holds_a_row_is_visited_once_per_group),
         cmocka_unit_test(bad_arguments_are_refused_by_name),
         cmocka_unit_test(arrays_that_are_missing_are_named),
-        cmocka_unit_test(nothing_at_all_is_legal),
+        cmocka_unit_test(empty_input_is_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

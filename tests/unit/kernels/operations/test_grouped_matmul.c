@@ -111,7 +111,7 @@ static void run(struct product *p, struct expertd_team *team) {
 static float *reference(struct product *p) {
     size_t count = p->args.m * p->args.out_stride;
     float *want = test_alloc(count * sizeof *want);
-    poison_f32(want, count); // and stays so past the columns
+    poison_f32(want, count); // elements after the columns must stay poisoned
     struct expertd_grouped_matmul_args args = p->args;
     args.out = want;
     assert_false(err_is(expertd_grouped_matmul_reference(&args)));
@@ -163,7 +163,7 @@ static void check_schedule(struct product *p, const struct expertd_matmul_schedu
     }
 }
 
-// All that tuning may ever choose, and what only a file could ask for.
+// All candidates of tuning, and extreme schedules that only a file can contain.
 static void no_schedule_changes_a_bit(void **state) {
     (void)state;
     static const struct expertd_matmul_schedule EXTREMES[] = {{48, 1, 1}, {48, 64 << 20, 1024}, {240, 1, 1024}, {53, 4096, 3}};
@@ -193,8 +193,8 @@ static void no_schedule_changes_a_bit(void **state) {
     }
 }
 
-// The same by way of the table that is in force.
-static void a_schedule_in_force_changes_no_bit(void **state) {
+// The same through the table in use.
+static void a_schedule_from_the_table_changes_no_bit(void **state) {
     (void)state;
     struct random random = {6};
     struct shape shape = {.dtype = EXPERTD_DTYPE_BF16, .k = 40, .n = 300, .groups = 3, .rows_max = 20};
@@ -213,7 +213,7 @@ static void a_schedule_in_force_changes_no_bit(void **state) {
     product_deinit(&p);
 }
 
-// Each trial's output is where `before` points it.
+// `before` gives each trial an output of its own.
 struct deal {
     struct expertd_grouped_matmul_args *args;
     float *outs[2];
@@ -253,8 +253,8 @@ static void tuning_tries_every_candidate_and_leaves_the_right_bits(void **state)
     product_deinit(&p);
 }
 
-// One group and many rows is split by row tiles; every remainder of 6 and 48.
-static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
+// One group with many rows is split by rows; all remainders modulo 6 and 48.
+static void splitting_one_group_with_many_rows_changes_no_bit(void **state) {
     (void)state;
     enum { ROWS_MAX = 200, K = 33, N = 70 };
     struct random random = {77};
@@ -282,8 +282,8 @@ static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
     product_deinit(&p);
 }
 
-// Large outputs are written past the caches where their lines allow it, and beside it where not.
-static void an_output_that_outgrows_a_cache_is_whole(void **state) {
+// Large outputs are written with non-temporal stores, except for partial cache lines.
+static void an_output_larger_than_a_cache_is_complete(void **state) {
     (void)state;
     enum { ROWS = 4201, K = 3, N_ALIGNED = 64, N_ODD = 70 };
     static const size_t COLUMNS[] = {N_ALIGNED, N_ODD};
@@ -313,7 +313,7 @@ static void an_output_that_outgrows_a_cache_is_whole(void **state) {
     }
 }
 
-// A row's bits beside rows of NaN and Inf, in groups of other sizes, are those it has alone.
+// A row has the same bits alone, among rows of NaN and Inf, and in groups of other sizes.
 static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     (void)state;
     enum { K = 67, N = 80, ROWS = 25 };
@@ -410,7 +410,7 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     rhs.dtype = EXPERTD_DTYPE_F32, rhs.group_bytes = 4;
     expect_error(&good, "rhs");
     rhs.group_bytes = 4 * 64 * 4;
-    sizes[0] = sizes[1] = sizes[2] = INT32_MAX; // a sum past 32 bits
+    sizes[0] = sizes[1] = sizes[2] = INT32_MAX; // the sum exceeds 32 bits
     expect_error(&good, "group_sizes");
 }
 
@@ -418,10 +418,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_team_and_grouping_gives_the_twins_bits),
         cmocka_unit_test(no_schedule_changes_a_bit),
-        cmocka_unit_test(a_schedule_in_force_changes_no_bit),
+        cmocka_unit_test(a_schedule_from_the_table_changes_no_bit),
         cmocka_unit_test(tuning_tries_every_candidate_and_leaves_the_right_bits),
-        cmocka_unit_test(one_group_with_many_rows_is_split_without_a_trace),
-        cmocka_unit_test(an_output_that_outgrows_a_cache_is_whole),
+        cmocka_unit_test(splitting_one_group_with_many_rows_changes_no_bit),
+        cmocka_unit_test(an_output_larger_than_a_cache_is_complete),
         cmocka_unit_test(bits_of_a_row_depend_on_no_neighbour),
         cmocka_unit_test(errors_name_the_argument_and_leave_the_output),
     };

@@ -1,5 +1,5 @@
-// build/bin/kernel_cases over the goldens, on every instruction set that this machine has and on the scalar twin; and over copies
-// that are wrong on purpose, which it must report.
+// Runs build/bin/kernel_cases on the golden files, on every backend of this machine and on the scalar twin; then on deliberately
+// wrong copies, which it must report.
 #include "golden_case.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void goldens_hold_on_the_scalar_twin(void **state) {
     expect_all_passed("--interpret");
 }
 
-// A copy of a golden that `alter` has changed.
+// A copy of a golden file, changed by `alter`.
 struct copy {
     char path[64];
     uint8_t *bytes;
@@ -88,7 +88,7 @@ static void replace_text(struct copy *copy, const char *from, const char *to) {
     memcpy(at, to, length);
 }
 
-// Writes the copy and runs it.
+// Writes the copy and runs kernel_cases on it.
 static struct outcome run_copy(struct copy *copy) {
     snprintf(copy->path, sizeof copy->path, "kernel_case_%d.safetensors", getpid());
     FILE *file = fopen(copy->path, "wb");
@@ -102,7 +102,7 @@ static struct outcome run_copy(struct copy *copy) {
     return outcome;
 }
 
-// One failure whose line has `text`.
+// Expects one failure, whose line contains `text`.
 static void expect_failure(struct copy *copy, const char *text) {
     struct outcome outcome = run_copy(copy);
     if (outcome.status != 1 || !strstr(outcome.output, text) || !strstr(outcome.output, "0 passed, 1 failed\n")) {
@@ -110,7 +110,7 @@ static void expect_failure(struct copy *copy, const char *text) {
     }
 }
 
-static void an_attribute_that_nothing_reads_is_told(void **state) {
+static void an_unknown_attribute_is_reported(void **state) {
     (void)state;
     struct copy copy;
     copy_golden("gmm-f32", &copy);
@@ -140,7 +140,7 @@ static void wrong_value_is_reported_at_its_index(void **state) {
     expect_failure(&copy, "not nan");
     copy_golden("gemm-mxfp4", &copy);
     tensor_bytes_in(&copy, "out")[3] ^= 0x80;
-    expect_failure(&copy, "out[1] is "); // BF16: the high byte of the second
+    expect_failure(&copy, "out[1] is "); // BF16: the high byte of the second element
     copy_golden("metadata-1", &copy);
     tensor_bytes_in(&copy, "num_tiles")[0] ^= 1;
     expect_failure(&copy, "num_tiles[0] is 4");
@@ -205,7 +205,7 @@ int main(void) {
         cmocka_unit_test(goldens_hold_on_every_backend),        cmocka_unit_test(goldens_hold_on_the_scalar_twin),
         cmocka_unit_test(wrong_value_is_reported_at_its_index), cmocka_unit_test(wrong_inputs_are_reported),
         cmocka_unit_test(wrong_expected_error_is_reported),     cmocka_unit_test(damaged_cases_say_what_is_wrong),
-        cmocka_unit_test(usage_and_missing_paths_fail),         cmocka_unit_test(an_attribute_that_nothing_reads_is_told),
+        cmocka_unit_test(usage_and_missing_paths_fail),         cmocka_unit_test(an_unknown_attribute_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Options: each field of CompilerParams has a meaning or is refused by name; limits and orders change no bit and are kept.
+// Options: each field of CompilerParams has an effect or is refused by name; limits and orders are observed and change no bit.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/grouped_gemm.h"
@@ -113,7 +113,7 @@ static void every_key_of_compiler_params_is_set_or_refused_by_name(void **state)
     }
 }
 
-static void values_that_are_none_are_refused(void **state) {
+static void malformed_values_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][2] = {
         {"dimension_semantics", "parallel,arbitrary"},
@@ -137,11 +137,11 @@ static void values_that_are_none_are_refused(void **state) {
     }
 }
 
-static void limits_are_kept_or_refused(void **state) {
+static void limits_are_observed_or_refused(void **state) {
     struct problem *p = *state;
     struct expertd_compiler_params *compiler = &p->options.compiler;
     size_t untold = expertd_grouped_matmul_workspace_bytes(&p->args, NULL);
-    compiler->vmem_limit_bytes = 32 << 10; // of f32 a panel is 24 KiB here
+    compiler->vmem_limit_bytes = 32 << 10; // an f32 panel has 24 KiB here
     assert_true(expertd_grouped_matmul_workspace_bytes(&p->args, NULL) < untold);
     expect_equal_bits(p, "32 KiB a thread");
     compiler->vmem_limit_bytes = 24 << 10;
@@ -190,7 +190,7 @@ static struct expertd_matmul_tiling tiles_without_columns(void *context, size_t 
     return (struct expertd_matmul_tiling){m, k, 0};
 }
 
-static void a_tiling_by_function_is_checked_like_one_by_numbers(void **state) {
+static void a_tiling_from_a_function_is_checked_too(void **state) {
     struct problem *p = *state;
     int calls = 0;
     p->options.tiling_of = tiles_without_columns;
@@ -206,7 +206,7 @@ static struct expertd_matmul_tiling larger_each_time(void *context, size_t m, si
     return (struct expertd_matmul_tiling){calls, calls, 64 * calls};
 }
 
-static void a_function_is_asked_once_for_an_operation(void **state) {
+static void a_tiling_function_is_called_once_per_operation(void **state) {
     struct problem *p = *state;
     size_t calls = 0;
     p->options.tiling_of = larger_each_time;
@@ -223,7 +223,7 @@ static struct expertd_matmul_tiling note_sizes(void *context, size_t m, size_t k
     return (struct expertd_matmul_tiling){0};
 }
 
-static void a_function_is_asked_with_the_operations_own_sizes(void **state) {
+static void a_tiling_function_gets_the_operations_own_sizes(void **state) {
     struct problem *p = *state;
     size_t seen[3] = {0};
     p->options.tiling_of = note_sizes;
@@ -274,7 +274,7 @@ static void flags_hold_the_backend(void **state) {
 
 static void bounds_checks_can_be_left_out(void **state) {
     struct problem *p = *state;
-    p->args.existing_out = p->out; // harmless, but refused where arguments are checked
+    p->args.existing_out = p->out; // refused by the check, harmless without it
     expect_refused(p, "existing_out");
     p->options.compiler.disable_bounds_checks = true;
     expect_equal_bits(p, "unchecked");
@@ -285,12 +285,12 @@ static void bounds_checks_can_be_left_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_key_of_compiler_params_is_set_or_refused_by_name),
-        cmocka_unit_test(values_that_are_none_are_refused),
-        cmocka_unit_test(limits_are_kept_or_refused),
+        cmocka_unit_test(malformed_values_are_refused),
+        cmocka_unit_test(limits_are_observed_or_refused),
         cmocka_unit_test(orders_tilings_and_buffers_change_no_bit),
-        cmocka_unit_test(a_tiling_by_function_is_checked_like_one_by_numbers),
-        cmocka_unit_test(a_function_is_asked_once_for_an_operation),
-        cmocka_unit_test(a_function_is_asked_with_the_operations_own_sizes),
+        cmocka_unit_test(a_tiling_from_a_function_is_checked_too),
+        cmocka_unit_test(a_tiling_function_is_called_once_per_operation),
+        cmocka_unit_test(a_tiling_function_gets_the_operations_own_sizes),
         cmocka_unit_test(input_fusion_is_refused_only_where_it_is_needed),
         cmocka_unit_test(flags_hold_the_backend),
         cmocka_unit_test(bounds_checks_can_be_left_out),

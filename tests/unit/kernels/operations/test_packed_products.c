@@ -1,14 +1,14 @@
-// Weights packed at load, plain, int8 and quantised, in all that serving does not ask for: other outputs, an existing output,
-// options, limits, orders, callers' pools. Against the scalar twin, bit for bit.
+// Packed weights (elements, int8, quantised) with the features that serving does not use: other output dtypes, existing_out,
+// options, limits, orders, callers' thread pools. Compared with the scalar twin bit for bit.
 #include "any_operation.h"
-#include "tests/unit/kernels/quantised/quantised_case.h"
+#include "tests/unit/kernels/cpu/quantised_case.h"
 #include "tests/unit/kernels/teams.h"
 
 enum { CASES = CASES_OF(100) };
 
 struct packed_case {
     struct expertd_packed_weights weights;
-    struct quantised_case quantised[GROUPS_MAX]; // of one format
+    struct quantised_case quantised[GROUPS_MAX]; // of equal formats
     void *groups[GROUPS_MAX];
     bool is_quantised;
 };
@@ -54,7 +54,7 @@ static void packed_case_deinit(struct packed_case *c) {
     }
 }
 
-// Rows through an index, now and then; how many there are.
+// Sometimes gathers rows through an index. Returns the number of rows in lhs.
 static size_t any_gather(struct pool *pool, struct expertd_grouped_matmul_args *args) {
     if (random_below(&pool->random, 2) || !args->m) {
         return args->m;

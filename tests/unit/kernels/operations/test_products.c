@@ -1,5 +1,5 @@
-// The operations on plain operands against their scalar twin, bit for bit: over dtypes, shapes, ragged dimensions, scalings,
-// tilings, limits, orders, teams and backends, every operand between pages that fault, every output poisoned.
+// The operations on plain operands against their scalar twin, bit for bit, over dtypes, shapes, ragged dimensions, scalings,
+// tilings, limits, orders, teams and backends. Guard pages surround every operand; outputs are poisoned first.
 #include "any_operation.h"
 #include "tests/unit/kernels/teams.h"
 
@@ -78,8 +78,8 @@ static void grouped_gemm_gives_the_twins_bits_in_every_way(void **state) {
     for_each_backend(gemm_on);
 }
 
-// Large outputs are written past the caches where their lines allow it: of groups with tokens and without.
-static void results_of_empty_groups_that_outgrow_a_cache_are_whole(void **state) {
+// Large outputs are written with non-temporal stores, for groups with rows and without.
+static void large_results_of_empty_groups_are_complete(void **state) {
     (void)state;
     enum { TOKENS = 5, K = 512, GROUPS = 3 };
     static const size_t COLUMNS[] = {512, 500};
@@ -120,7 +120,7 @@ int main(void) {
         cmocka_unit_test(grouped_matmul_gives_the_twins_bits_in_every_way),
         cmocka_unit_test(transposed_grouped_matmul_gives_the_twins_bits_in_every_way),
         cmocka_unit_test(grouped_gemm_gives_the_twins_bits_in_every_way),
-        cmocka_unit_test(results_of_empty_groups_that_outgrow_a_cache_are_whole),
+        cmocka_unit_test(large_results_of_empty_groups_are_complete),
     };
     return cmocka_run_group_tests(tests, make_teams, destroy_teams);
 }

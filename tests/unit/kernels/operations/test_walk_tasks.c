@@ -1,9 +1,9 @@
-// How walks are cut, over random groups, shapes, threads and schedules: each row of a local group meets each panel once, each other
-// row is set to 0 once, spans fit their memory, and those that take all panels leave finer ones for the end.
+// The cut of walks, over random groups, shapes, threads and schedules: each row of a local group is multiplied by each panel once,
+// each other row is set to 0 once, spans fit into their memory, and full spans leave smaller tasks for the end.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/quantised_format.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 #include "kernels/operations/walk_tasks.h"
 
 enum { CASES = 4000, GROUPS_MAX = 40, PANELS_MAX = 30, ROWS_MAX = 4000 };
@@ -33,7 +33,7 @@ static void cut_init(struct random *random, struct cut *c) {
                                                    .group_offset = offset,
                                                    .num_actual_groups = local,
                                                    .m = m + random_below(random, 100)};
-    if (c->kernels.of->slices[EXPERTD_PACKED_SLICES].group && random_below(random, 2)) {
+    if (c->kernels.of->slices[EXPERTD_PACKED_SLICES].macrokernel && random_below(random, 2)) {
         c->kernels.layout = EXPERTD_PACKED_SLICES;
     }
     c->schedule.call_rows =
@@ -53,7 +53,7 @@ static void cut_init(struct random *random, struct cut *c) {
     walk_tasks_make(&c->shape, c->spans, &c->tasks);
 }
 
-static void every_row_and_panel_is_taken_once(void **state) {
+static void every_row_and_panel_is_computed_once(void **state) {
     (void)state;
     struct random random = {77};
     for (int i = 0; i < CASES; i++) {
@@ -118,10 +118,11 @@ static void spans_of_a_task_are_of_its_group(void **state) {
     }
 }
 
-static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
+static void spans_of_cached_rows_are_full_except_the_last(void **state) {
     (void)state;
     enum { GROUPS = 32, PANELS = 12, THREADS = 2 };
-    const struct element_kernels with_slices = {.slices[EXPERTD_PACKED_SLICES].group = (macrokernel *)(uintptr_t)1}; // never called
+    const struct element_kernels with_slices = {.slices[EXPERTD_PACKED_SLICES].macrokernel =
+                                                    (macrokernel *)(uintptr_t)1}; // never called
     struct panel_kernels kernels = {.of = &with_slices, .layout = EXPERTD_PACKED_SLICES};
     struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     int32_t sizes[GROUPS];
@@ -146,22 +147,22 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     assert_int_equal(product.end - product.panel, PANELS);
     assert_true(walk_product(&tasks, tasks.products - 1, &product));
     assert_true(product.end - product.panel < PANELS);
-    assert_true(tasks.num_spans - tasks.whole >= THREADS); // for threads to end together
-    const size_t whole = tasks.whole;
-    struct element_kernels of_panels = {.group = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}};
+    assert_true(tasks.num_spans - tasks.full_spans >= THREADS); // so that threads end at about the same time
+    const size_t full_spans = tasks.full_spans;
+    struct element_kernels of_panels = {.macrokernel = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}};
     kernels = (struct panel_kernels){.of = &of_panels, .layout = EXPERTD_PACKED_PANELS};
     walk_tasks_make(&shape, spans, &tasks);
-    assert_int_equal(tasks.whole, whole);
-    of_panels = (struct element_kernels){.group = of_panels.group};
+    assert_int_equal(tasks.full_spans, full_spans);
+    of_panels = (struct element_kernels){.macrokernel = of_panels.macrokernel};
     walk_tasks_make(&shape, spans, &tasks);
-    assert_int_equal(tasks.whole, 0);
+    assert_int_equal(tasks.full_spans, 0);
 }
 
-// One expert has most of the rows: whoever took it whole would be waited for.
+// One expert has most of the rows: one task for all its panels would end last.
 static void a_span_that_is_longer_than_the_rest_is_cut(void **state) {
     (void)state;
     enum { GROUPS = 8, PANELS = 224, THREADS = 2, ROWS = 60 };
-    const struct element_kernels of = {.group = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}}; // never called
+    const struct element_kernels of = {.macrokernel = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}}; // never called
     const struct panel_kernels kernels = {.of = &of};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     int32_t sizes[GROUPS] = {ROWS, 1, 1, 1, 1, 1, 1, 1};
@@ -179,21 +180,21 @@ static void a_span_that_is_longer_than_the_rest_is_cut(void **state) {
                                      .schedule = &schedule};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.num_spans, GROUPS);
-    assert_int_equal(tasks.whole, 0);
-    sizes[GROUPS - 1] = sizes[GROUPS - 2] = ROWS; // as long ones are behind it
+    assert_int_equal(tasks.full_spans, 0);
+    sizes[GROUPS - 1] = sizes[GROUPS - 2] = ROWS; // equally long spans follow it
     args.m = 3 * ROWS + GROUPS - 3;
     walk_tasks_make(&shape, spans, &tasks);
-    assert_true(tasks.whole > 0 && tasks.whole <= GROUPS - 2 * THREADS);
+    assert_true(tasks.full_spans > 0 && tasks.full_spans <= GROUPS - 2 * THREADS);
 }
 
-static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
+static void spans_are_half_as_long_where_rows_are_cached_widened(void **state) {
     (void)state;
-    enum { ROW_BYTES = 8192, KEPT = KERNEL_ROWS_CACHED / ROW_BYTES, PANELS = 64 };
-    struct element_kernels slices = {.slices[EXPERTD_PACKED_SLICES].group = (macrokernel *)(uintptr_t)1}; // never called
+    enum { ROW_BYTES = 8192, CACHED = KERNEL_ROWS_CACHED / ROW_BYTES, PANELS = 64 };
+    struct element_kernels slices = {.slices[EXPERTD_PACKED_SLICES].macrokernel = (macrokernel *)(uintptr_t)1}; // never called
     const struct panel_kernels kernels = {.of = &slices, .layout = EXPERTD_PACKED_SLICES};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
-    const int32_t rows = 2 * KEPT;
-    struct walk_span spans[2 * KEPT];
+    const int32_t rows = 2 * CACHED;
+    struct walk_span spans[2 * CACHED];
     struct walk_tasks tasks;
     const struct expertd_grouped_matmul_args args = {
         .group_sizes = &rows, .num_groups = 1, .num_actual_groups = 1, .m = (size_t)rows};
@@ -212,22 +213,22 @@ static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
     assert_int_equal(tasks.num_spans, 4);
 }
 
-// A kernel that keeps 50 rows of one format, and none of another.
+// A kernel that caches 50 rows of one format and none of another.
 static size_t keeps_of_e2m1(const struct expertd_quantised_format *format, size_t k) {
     assert_int_equal(k, 2048);
     return format->code == EXPERTD_CODE_E2M1 ? 50 : 0;
 }
 
-static void spans_of_codes_are_as_many_rows_as_the_format_keeps(void **state) {
+static void spans_of_codes_have_the_rows_that_the_format_caches(void **state) {
     (void)state;
     enum { ROWS = 200, ROW_BYTES = 2048 * 2 };
     static const struct expertd_quantised_format
-        KEPT = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
+        CACHED = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
         OTHER = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128};
-    const struct element_kernels codes = {.quantised_macrokernel_of = (quantised_macrokernel *)(uintptr_t)1, // never called
+    const struct element_kernels codes = {.quantised_large_m = (quantised_macrokernel *)(uintptr_t)1, // never called
                                           .quantised_cached = KERNEL_CALL_ROWS,
                                           .quantised_span = keeps_of_e2m1};
-    struct panel_kernels kernels = {.of = &codes, .format = &KEPT};
+    struct panel_kernels kernels = {.of = &codes, .format = &CACHED};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     const int32_t rows = ROWS;
     struct walk_span spans[ROWS];
@@ -243,21 +244,21 @@ static void spans_of_codes_are_as_many_rows_as_the_format_keeps(void **state) {
                                      .schedule = &schedule};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.num_spans, 4);
-    assert_true(tasks.whole > 0);
+    assert_true(tasks.full_spans > 0);
     kernels.format = &OTHER;
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.num_spans, 1);
-    assert_int_equal(tasks.whole, 0);
+    assert_int_equal(tasks.full_spans, 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_and_panel_is_taken_once),
+        cmocka_unit_test(every_row_and_panel_is_computed_once),
         cmocka_unit_test(spans_of_a_task_are_of_its_group),
-        cmocka_unit_test(rows_that_are_kept_take_all_panels_but_for_the_last),
+        cmocka_unit_test(spans_of_cached_rows_are_full_except_the_last),
         cmocka_unit_test(a_span_that_is_longer_than_the_rest_is_cut),
-        cmocka_unit_test(spans_are_half_as_long_where_rows_are_kept_widened),
-        cmocka_unit_test(spans_of_codes_are_as_many_rows_as_the_format_keeps),
+        cmocka_unit_test(spans_are_half_as_long_where_rows_are_cached_widened),
+        cmocka_unit_test(spans_of_codes_have_the_rows_that_the_format_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-// Packing of quantised weights from the layouts of checkpoints, against plain evaluation in double; refusals.
-#include "tests/unit/kernels/quantised/quantised_case.h"
+// Packs quantised weights from the layouts of checkpoints: values against double arithmetic, bytes against a packer that moves one
+// code at a time, and the sources and formats that are refused.
+#include "tests/unit/kernels/cpu/quantised_case.h"
 
 #include "kernels/layout/quantised_layout.h"
 
@@ -12,7 +13,7 @@ static double scale_value(enum expertd_dtype dtype, const uint8_t *p) {
     return (double)value;
 }
 
-// Element (n, k) of a plain case, in double, with its scale.
+// Element (n, k) of a case in rows of codes, times its scale, in double.
 static double element(const struct quantised_case *c, size_t n, size_t k) {
     const struct expertd_quantised_format *format = &c->format;
     size_t index = n * c->k + k, g = format->scale_k ? k / format->scale_k : 0;
@@ -39,13 +40,13 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
     }
 }
 
-// Each fma rounds once, relative to what has been added so far in magnitude: k of them for the partials, one a scale, one for a
-// scale's own product. Flushed terms are far below at these values.
+// Each FMA rounds once, relative to the magnitudes added so far: k FMAs for the partial sums, one per scale group, one for a
+// scale's product with the global scale. Flushed terms are far smaller at these values.
 static double bound(double magnitude, size_t k, size_t scales) {
     return magnitude * (double)(k + scales + 2) * 0x1p-23;
 }
 
-static void the_twin_is_near_the_sum_in_double(void **state) {
+static void scalar_twin_is_near_the_double_sum(void **state) {
     (void)state;
     enum { K = 419, N = 140 };
     struct random random = {91};
@@ -75,7 +76,7 @@ static void the_twin_is_near_the_sum_in_double(void **state) {
     }
 }
 
-// A matrix of INT4 with zero points, in the words of AWQ, GPTQ and compressed-tensors: the same bytes once packed.
+// A matrix of INT4 with zero points, stored as AWQ, GPTQ and compressed-tensors store it.
 enum { WORDS_K = 64, WORDS_N = 72, WORDS_SCALE_K = 32, WORDS_G = WORDS_K / WORDS_SCALE_K };
 
 struct words {
@@ -116,7 +117,7 @@ static void check_words(const struct words *w, const struct expertd_quantised_so
     free(packed);
 }
 
-static void awq_words_are_read_in_their_order(void **state) {
+static void awq_order_is_read(void **state) {
     (void)state;
     static const uint8_t ORDER[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     struct random random = {92};
@@ -140,7 +141,7 @@ static void awq_words_are_read_in_their_order(void **state) {
     check_words(&w, &source, 0);
 }
 
-static void gptq_words_are_read_with_zero_points_less_one(void **state) {
+static void gptq_words_and_zero_points_are_read(void **state) {
     (void)state;
     struct random random = {93};
     struct words w;
@@ -174,13 +175,13 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     check_words(&w, &source, 0);
 }
 
-// k `i` is in a span that has a code below the least normal, or 0: what pads the last line is 0 too.
+// Marks the span of k `i` as one with codes that are 0 or subnormal. The padding of the last line is 0 too.
 static void clear_plain(size_t k, size_t i, uint8_t *panel) {
     size_t span = (i / 4) >> quantised_plain_shift(k);
     panel[QUANTISED_PLAIN_AT + span / 8] &= (uint8_t) ~(1u << span % 8);
 }
 
-// The packer's twin: code by code, where quantised_code_at says.
+// The reference packer: code by code, at the offsets of quantised_code_at.
 static void pack_codes_one_by_one(const struct expertd_quantised_source *source, const struct expertd_quantised_format *format,
                                   size_t k, size_t n, uint8_t *panels) {
     struct quantised_layout layout = quantised_layout(format, k);
@@ -261,27 +262,35 @@ static void assert_bytes_are_the_codes(const struct expertd_code_words *codes, s
     free(bytes);
 }
 
-enum file_order { ORDER_ROWS, ORDER_APART, ORDER_BY_DEPTH, ORDER_ALONG_N, ORDER_AWQ, ORDER_FOURS_OF_ROWS, ORDER_COUNT };
+enum file_order {
+    ORDER_ROWS,             // rows of consecutive k
+    ORDER_SPACED_ROWS,      // rows with gaps between them
+    ORDER_K_WORDS,          // words of consecutive k, as GPTQ
+    ORDER_N_WORDS,          // words of consecutive columns
+    ORDER_AWQ,              // the same, in AWQ's order
+    ORDER_INTERLEAVED_ROWS, // four rows interleaved
+    ORDER_COUNT
+};
 
 static struct expertd_code_words words_of_order(enum file_order order, unsigned bits, size_t k, size_t n) {
     static const uint8_t AWQ[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     size_t word = 32 / bits, n_words = (n + word - 1) / word;
-    size_t row = (k + 1) / 2 * 2 + (order == ORDER_APART ? 5 : 0); // rows of 4 bits then begin within a byte
+    size_t row = (k + 1) / 2 * 2 + (order == ORDER_SPACED_ROWS ? 5 : 0); // odd: a row of 4-bit codes may start at a high nibble
     switch (order) {
-    case ORDER_BY_DEPTH:
+    case ORDER_K_WORDS:
         return (struct expertd_code_words){NULL, bits, word, word, word * word, 1, word * (n + 1), NULL, 0, 0};
-    case ORDER_ALONG_N:
+    case ORDER_N_WORDS:
     case ORDER_AWQ:
         return (struct expertd_code_words){
             NULL, bits, word, 1, word, word * n_words, word * word * n_words, order == ORDER_AWQ && bits == 4 ? AWQ : NULL, 0, 0};
-    case ORDER_FOURS_OF_ROWS: // four rows woven
+    case ORDER_INTERLEAVED_ROWS:
         return (struct expertd_code_words){NULL, bits, 4, 1, 4 * row, 4, 16, NULL, 0, 0};
     default:
         return (struct expertd_code_words){NULL, bits, 8, row, 8 * row, 1, 8, NULL, 0, 0};
     }
 }
 
-// Bytes of the file: no more than its last code needs, or that code's 32-bit word.
+// Bytes of the file: they end with its last code, or with that code's 32-bit word.
 static size_t bytes_of_order(const struct expertd_code_words *c, enum file_order order, size_t k, size_t n) {
     size_t last = 0;
     for (size_t at = 0; at < n; at++) {
@@ -290,11 +299,11 @@ static size_t bytes_of_order(const struct expertd_code_words *c, enum file_order
                        (k - 1) % c->word * c->k_stride;
         last = index > last ? index : last;
     }
-    size_t unit = order == ORDER_BY_DEPTH || order == ORDER_ALONG_N || order == ORDER_AWQ ? sizeof(uint32_t) : 1;
+    size_t unit = order == ORDER_K_WORDS || order == ORDER_N_WORDS || order == ORDER_AWQ ? sizeof(uint32_t) : 1;
     return (last * c->bits / 8 / unit + 1) * unit;
 }
 
-// A permutation.
+// Fills `order` with a random permutation.
 static void shuffle(struct random *random, uint32_t *order, size_t count) {
     for (size_t i = 0; i < count; i++) {
         size_t j = random_below(random, (uint32_t)i + 1);
@@ -331,27 +340,27 @@ static void check_orders(const struct kernel_backend *backend) {
         shuffle(&random, k_order, k);
         source.k_order = random_below(&random, 2) ? k_order : NULL;
         assert_packed_as_one_by_one(&source, format, k, n);
-        source.codes.add = (uint8_t)random_below(&random, 3); // as zero points have it; 15 and 1 is 16 then
+        source.codes.add = (uint8_t)random_below(&random, 3); // as for zero points; 15 + 1 is then 16, not 0
         assert_bytes_are_the_codes(&source.codes, k, n);
         free(file), free(k_order);
         quantised_case_deinit(&c);
     }
 }
 
-static void every_order_is_packed_as_its_codes_one_by_one(void **state) {
+static void every_file_order_packs_like_one_code_at_a_time(void **state) {
     (void)state;
     for_each_backend(check_orders);
     assert_false(err_is(expertd_kernel_select("auto")));
 }
 
-static void k_is_taken_in_the_callers_order(void **state) {
+static void k_order_is_applied(void **state) {
     (void)state;
     struct random random = {95};
     struct quantised_case c;
     quantised_case_init(&c, &WORDS_FORMAT, WORDS_K, WORDS_N, VALUES_PLAIN, &random);
     uint32_t order[WORDS_K];
     for (uint32_t i = 0; i < WORDS_K; i++) {
-        order[i] = (i * 37 + 5) % WORDS_K; // odd: a permutation
+        order[i] = (i * 37 + 5) % WORDS_K; // 37 is odd, so this is a permutation
     }
     c.source.k_order = order;
     void *packed = test_alloc(expertd_quantised_group_bytes(&WORDS_FORMAT, WORDS_K, WORDS_N));
@@ -376,7 +385,7 @@ static void expect_format(struct expertd_quantised_format format, const char *fi
     assert_string_equal(expertd_err_field(), field);
 }
 
-static void formats_that_cannot_be_are_refused_by_name(void **state) {
+static void invalid_formats_are_refused_with_the_field(void **state) {
     (void)state;
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         assert_false(err_is(expertd_quantised_check(&FORMATS[f])));
@@ -399,7 +408,7 @@ static void expect_source(const struct quantised_case *c, const struct expertd_q
     assert_string_equal(expertd_err_field(), field);
 }
 
-static void sources_that_do_not_fit_are_refused_by_name(void **state) {
+static void unsuitable_sources_are_refused_with_the_field(void **state) {
     (void)state;
     struct random random = {96};
     struct quantised_case c;
@@ -434,7 +443,7 @@ static void sources_that_do_not_fit_are_refused_by_name(void **state) {
     quantised_case_deinit(&c);
 }
 
-static void zero_points_past_int4s_codes_are_refused(void **state) {
+static void int4_zero_points_above_the_maximum_are_refused(void **state) {
     (void)state;
     struct random random = {97};
     struct quantised_case c;
@@ -453,7 +462,7 @@ static void spans_of_normal_codes_are_marked(void **state) {
     enum { MOST_K = 2048 };
     static const struct expertd_quantised_format FORMAT = {
         EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0};
-    static const size_t DEPTHS[] = {1, 3, 4, 5, 8, 1792, 1794, MOST_K}; // two lines share a bit from 1793 k on
+    static const size_t DEPTHS[] = {1, 3, 4, 5, 8, 1792, 1794, MOST_K}; // from 1793 k on two lines share a bit
     uint8_t *codes = test_alloc(EXPERTD_KERNEL_PANEL * MOST_K);
     const float scales[EXPERTD_KERNEL_PANEL] = {1};
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
@@ -462,7 +471,7 @@ static void spans_of_normal_codes_are_marked(void **state) {
             .codes = plain_codes(codes, k, 8), .scales = scales, .scale_columns = 1, .scale_n_stride = 1};
         memset(codes, 0x38, EXPERTD_KERNEL_PANEL * MOST_K);
         assert_packed_as_one_by_one(&source, &FORMAT, k, EXPERTD_KERNEL_PANEL);
-        codes[EXPERTD_KERNEL_PANEL / 2 * k + k / 2] = 0x07; // below the least normal
+        codes[EXPERTD_KERNEL_PANEL / 2 * k + k / 2] = 0x07; // subnormal
         assert_packed_as_one_by_one(&source, &FORMAT, k, EXPERTD_KERNEL_PANEL);
     }
     free(codes);
@@ -470,16 +479,16 @@ static void spans_of_normal_codes_are_marked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_twin_is_near_the_sum_in_double),
-        cmocka_unit_test(awq_words_are_read_in_their_order),
-        cmocka_unit_test(gptq_words_are_read_with_zero_points_less_one),
+        cmocka_unit_test(scalar_twin_is_near_the_double_sum),
+        cmocka_unit_test(awq_order_is_read),
+        cmocka_unit_test(gptq_words_and_zero_points_are_read),
         cmocka_unit_test(twos_complement_is_flipped_to_offset_binary),
         cmocka_unit_test(spans_of_normal_codes_are_marked),
-        cmocka_unit_test(every_order_is_packed_as_its_codes_one_by_one),
-        cmocka_unit_test(k_is_taken_in_the_callers_order),
-        cmocka_unit_test(formats_that_cannot_be_are_refused_by_name),
-        cmocka_unit_test(sources_that_do_not_fit_are_refused_by_name),
-        cmocka_unit_test(zero_points_past_int4s_codes_are_refused),
+        cmocka_unit_test(every_file_order_packs_like_one_code_at_a_time),
+        cmocka_unit_test(k_order_is_applied),
+        cmocka_unit_test(invalid_formats_are_refused_with_the_field),
+        cmocka_unit_test(unsuitable_sources_are_refused_with_the_field),
+        cmocka_unit_test(int4_zero_points_above_the_maximum_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

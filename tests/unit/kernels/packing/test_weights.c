@@ -1,3 +1,4 @@
+// Packs and unpacks F32 and BF16 weights: every dtype, layout and stride, on every backend.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/weights.h"
@@ -9,7 +10,7 @@ struct pack_case {
     enum expertd_packed_layout layout;
 };
 
-// The file's element [n][k] rounded once, by the conversions alone.
+// The file's element [n][k].
 static float element(const struct pack_case *c, const uint8_t *data, size_t n, size_t k) {
     float value;
     expertd_dtype_widen(c->from, data + (n * c->n_stride + k * c->k_stride) * expertd_dtype_size(c->from), 1, &value);
@@ -17,15 +18,15 @@ static float element(const struct pack_case *c, const uint8_t *data, size_t n, s
 }
 
 static float packed_element(const struct pack_case *c, const void *packed, size_t n, size_t k) {
-    size_t together = c->layout == EXPERTD_PACKED_SLICES        ? 16
-                      : c->layout == EXPERTD_PACKED_WIDE_SLICES ? 32
-                                                                : 64,
-           of = n / together, column = n % together;
+    size_t width = c->layout == EXPERTD_PACKED_SLICES        ? 16
+                   : c->layout == EXPERTD_PACKED_WIDE_SLICES ? 32
+                                                             : 64,
+           slice = n / width, column = n % width;
     if (c->to == EXPERTD_DTYPE_F32) {
-        return ((const float *)packed)[(of * c->k + k) * together + column];
+        return ((const float *)packed)[(slice * c->k + k) * width + column];
     }
     size_t pairs = (c->k + 1) / 2;
-    return expertd_f32_from_bf16(((const uint16_t *)packed)[((of * pairs + k / 2) * together + column) * 2 + k % 2]);
+    return expertd_f32_from_bf16(((const uint16_t *)packed)[((slice * pairs + k / 2) * width + column) * 2 + k % 2]);
 }
 
 static float rounded(enum expertd_dtype to, float value) {
@@ -91,7 +92,7 @@ static void check_elements(const struct kernel_backend *backend) {
             {from, to, n, k, 1, n, 1, EXPERTD_PACKED_PANELS},         // [K, N], misaligned
             {from, to, n, k, 2 * k, 1, 3, EXPERTD_PACKED_PANELS},     // rows interleaved with another matrix's
             {from, to, n, k, 2, 2 * n + 1, 2, EXPERTD_PACKED_PANELS}, // columns interleaved, transposed
-            {from, to, n, k, k + 5, 1, 0, EXPERTD_PACKED_PANELS},     // a part of wider rows
+            {from, to, n, k, k + 5, 1, 0, EXPERTD_PACKED_PANELS},     // rows of a wider matrix
         };
         for (size_t c = 0; c < COUNT_OF(cases); c++) {
             for (size_t layout = 0; layout < EXPERTD_PACKED_LAYOUTS; layout++) {
@@ -103,7 +104,7 @@ static void check_elements(const struct kernel_backend *backend) {
     }
 }
 
-static void every_element_lands_in_its_place_rounded_once(void **state) {
+static void every_element_is_packed_and_rounded_once(void **state) {
     (void)state;
     for_each_backend(check_elements);
     assert_false(err_is(expertd_kernel_select("auto")));
@@ -116,7 +117,7 @@ static void f16_subnormals_and_f32_ties_keep_their_value(void **state) {
     struct expertd_weight_source source = {subnormal, EXPERTD_DTYPE_F16, 1, 1};
     expertd_pack_weights(&source, 1, 1, EXPERTD_DTYPE_BF16, EXPERTD_PACKED_PANELS, packed);
     assert_true(same_f32(expertd_f32_from_bf16(packed[0]), 0x1p-24f));
-    float ties[2] = {0x1.01p0f, 0x1.03p0f}; // halfway: to even, down and up
+    float ties[2] = {0x1.01p0f, 0x1.03p0f}; // ties: to even, down and up
     source = (struct expertd_weight_source){ties, EXPERTD_DTYPE_F32, 2, 1};
     expertd_pack_weights(&source, 2, 1, EXPERTD_DTYPE_BF16, EXPERTD_PACKED_PANELS, packed);
     assert_true(same_f32(expertd_f32_from_bf16(packed[0]), 0x1p0f));
@@ -125,7 +126,7 @@ static void f16_subnormals_and_f32_ties_keep_their_value(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_lands_in_its_place_rounded_once),
+        cmocka_unit_test(every_element_is_packed_and_rounded_once),
         cmocka_unit_test(f16_subnormals_and_f32_ties_keep_their_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

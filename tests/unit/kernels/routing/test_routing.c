@@ -1,4 +1,4 @@
-// Routing against the models' formulas in double precision, and the rules that doubles do not show: ties, NaN, groups, order.
+// Routing against the models' formulas in double precision; and the rules for ties, NaN, groups and the order of sums.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/routing.h"
@@ -18,7 +18,7 @@ static struct routed route(const struct expertd_routing *routing, const float *l
     struct routed out;
     assert_false(err_is(expertd_routing_check(routing)));
     void *scratch = test_alloc(expertd_routing_scratch_bytes(routing));
-    float *copy = test_alloc(routing->num_experts * sizeof *copy); // exactly so long
+    float *copy = test_alloc(routing->num_experts * sizeof *copy); // of exactly this size, so that sanitizers see reads beyond it
     memcpy(copy, logits, routing->num_experts * sizeof *copy);
     expertd_routing_row(routing, copy, out.ids, out.weights, scratch);
     assert_memory_equal(copy, logits, routing->num_experts * sizeof *copy);
@@ -32,11 +32,11 @@ static void assert_ids(const struct routed *routed, const int32_t *ids, size_t c
     }
 }
 
-// The formulas, straight from the table, in double.
+// The formulas in double.
 struct formula {
     double scores[EXPERTS_MAX], selecting[EXPERTS_MAX];
     int masked[EXPERTS_MAX];
-    bool undecided; // roundings may order what it chose from
+    bool undecided; // fp32 rounding could change the order of the candidates
 };
 
 static void softmax(const double *x, size_t count, double *out) {
@@ -62,7 +62,7 @@ static void scores(enum expertd_routing_score score, const double *x, size_t cou
     }
 }
 
-// So near that fp32's roundings may order them; masked values are 0 wherever they are computed.
+// Are two values so close that fp32 rounding could order them otherwise? Masked values are 0 in both.
 static bool is_near(double a, double b) {
     return (a != 0 || b != 0) && fabs(a - b) <= 1e-5 * fmax(fabs(a), fabs(b));
 }
@@ -111,7 +111,7 @@ static void mask_groups(const struct expertd_routing *r, struct formula *f) {
     }
 }
 
-// false: rounding decides.
+// False where rounding decides the choice.
 static bool expected(const struct expertd_routing *r, const float *logits, int *ids, double *weights) {
     struct formula f = {0};
     double x[EXPERTS_MAX] = {0}, sum = 0;
@@ -148,7 +148,7 @@ static bool expected(const struct expertd_routing *r, const float *logits, int *
     return !f.undecided;
 }
 
-// Distinct logits, a thousandth apart at least.
+// Distinct logits, at least 0.001 apart.
 static void distinct_logits(struct random *random, float *logits, size_t count) {
     for (size_t e = 0; e < count; e++) {
         logits[e] = ((float)e - (float)count / 2) * 0.11f + (float)random_below(random, 50) * 0.001f;
@@ -161,7 +161,7 @@ static void distinct_logits(struct random *random, float *logits, size_t count) 
     }
 }
 
-// Was there something to check?
+// At least some cases must be decided.
 static bool check_formula(struct random *random, const struct expertd_routing *r) {
     float logits[EXPERTS_MAX] = {0};
     distinct_logits(random, logits, r->num_experts);
@@ -209,7 +209,7 @@ static void choices_and_weights_are_those_of_the_formulas(void **state) {
     assert_in_range(checked, 7200, 8000);
 }
 
-// As Laguna has it: the cap is of the logits, so that bias and norm come after it; and of a caller's choices too.
+// As in Laguna: the softcap applies to the logits, before bias and norm, and also with chosen ids.
 static void logits_are_capped_before_they_are_scored(void **state) {
     (void)state;
     const float logits[4] = {6, -1, 40, 2}, bias[4] = {0, 0.9f, 0, 0};
@@ -235,7 +235,7 @@ static void logits_are_capped_before_they_are_scored(void **state) {
     }
 }
 
-// As AXK2 has it: what is masked beats what is negative, the lowest id of it first; its weight is its own score.
+// As in A.X K2: masked values (0) come before negative ones, lowest id first; a chosen expert's weight is its own score.
 static void masked_groups_that_are_zero_beat_negative_values(void **state) {
     (void)state;
     const float logits[6] = {0, 1, -1, 2, 0.5f, -2}, all_low[6] = {-3, -3, -3, -3, -3, -3};
@@ -245,7 +245,7 @@ static void masked_groups_that_are_zero_beat_negative_values(void **state) {
     r.top_groups = 2;
     r.group_score = EXPERTD_GROUP_TOP2_SUM;
     r.selection_bias = all_low;
-    struct routed got = route(&r, logits); // groups by their sums: the first, the second
+    struct routed got = route(&r, logits); // groups are ranked by their sums
     assert_ids(&got, (int32_t[]){3, 1, 0}, 3);
     r.masked_groups_are_zero = 1;
     got = route(&r, logits);
@@ -253,11 +253,11 @@ static void masked_groups_that_are_zero_beat_negative_values(void **state) {
     assert_true(fabs((double)got.weights[1] - 1 / (1 + exp(2))) < 1e-6);
 }
 
-// As a hash router has them: the weights of ids that something else chose.
+// As with a hash router: weights for given ids.
 static void chosen_ids_get_the_weights_of_their_scores(void **state) {
     (void)state;
     const float logits[6] = {0.5f, -1, 2, 0, 1.5f, -0.25f};
-    const int32_t ids[3] = {3, 0, 5}; // not the greatest
+    const int32_t ids[3] = {3, 0, 5}; // not the greatest scores
     struct expertd_routing r = {
         .score = EXPERTD_SCORE_SQRT_SOFTPLUS, .norm = EXPERTD_NORM_SUM, .scale = 2.5f, .num_experts = 6, .top_k = 3};
     double sum = 0, wanted[3];
@@ -272,7 +272,7 @@ static void chosen_ids_get_the_weights_of_their_scores(void **state) {
     for (int j = 0; j < 3; j++) {
         assert_true(fabs((double)weights[j] - wanted[j] / sum * 2.5) <= 1e-6);
     }
-    for (int order = 0; order < 2; order++) { // what the router itself would choose weighs as much either way
+    for (int order = 0; order < 2; order++) { // for the ids that the router would choose, both functions give equal weights
         r.order = (enum expertd_routing_order)order;
         struct routed own = route(&r, logits);
         expertd_routing_row_chosen(&r, logits, own.ids, weights, scratch);
@@ -297,7 +297,7 @@ static void scores_that_round_to_the_same_value_tie(void **state) {
     (void)state;
     struct expertd_routing r = routing_default(4, 2);
     r.score = EXPERTD_SCORE_SIGMOID;
-    float saturated[4] = {20, 30, 40, 50}; // all 1 in fp32: selection is by the formula's value, not by the logit
+    float saturated[4] = {20, 30, 40, 50}; // all 1 in fp32: selection is by score, not by logit
     struct routed got = route(&r, saturated);
     assert_ids(&got, (int32_t[]){0, 1}, 2);
 }
@@ -320,7 +320,7 @@ static void nan_ranks_below_minus_infinity(void **state) {
     struct routed got = route(&r, logits);
     assert_ids(&got, (int32_t[]){4, 2, 1, 0}, 4);
     assert_true(got.weights[0] == 1 && got.weights[2] == 0 && isnan(got.weights[3]));
-    r.order = EXPERTD_ORDER_SCORE_TOPK; // sigmoid keeps NaN apart
+    r.order = EXPERTD_ORDER_SCORE_TOPK; // with sigmoid, NaN does not affect other scores
     got = route(&r, logits);
     assert_ids(&got, (int32_t[]){4, 2, 1, 0}, 4);
 }
@@ -331,7 +331,7 @@ static void softmax_with_nan_or_infinity_chooses_the_lowest_ids(void **state) {
     float rows[3][4] = {{1, NAN, 2, 3}, {1, INFINITY, 2, 3}, {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct routed got = route(&r, rows[i]);
-        assert_ids(&got, (int32_t[]){0, 1}, 2); // all equal: the lowest ids
+        assert_ids(&got, (int32_t[]){0, 1}, 2); // all scores equal: the lowest ids
         assert_true(isnan(got.weights[0]) && isnan(got.weights[1]));
     }
 }
@@ -353,10 +353,10 @@ static void masked_groups_are_never_chosen(void **state) {
     struct expertd_routing r = routing_default(8, 4);
     r.score = EXPERTD_SCORE_SIGMOID;
     r.num_groups = 4, r.top_groups = 2, r.group_score = EXPERTD_GROUP_TOP2_SUM;
-    // groups score about 1, 1, 1.9, 1.8: the last two win, whatever single experts of the first two hold
+    // groups score about 1, 1, 1.9, 1.8: the last two are selected, although the first two have greater single experts
     struct routed got = route(&r, logits);
     assert_ids(&got, (int32_t[]){4, 5, 6, 7}, 4);
-    // selecting values below 0: filling masked groups with 0 would choose from them
+    // all values are negative: masking with 0 would select masked experts
     float low[8] = {-50, -50, -50, -50, 3, 3, 2, 2};
     float all_low[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
     r.selection_bias = all_low;
@@ -421,7 +421,7 @@ static void weights_are_summed_in_the_order_of_the_choices(void **state) {
     struct expertd_routing r = routing_default(4, 3);
     r.score = EXPERTD_SCORE_SIGMOID;
     r.norm = EXPERTD_NORM_SUM;
-    float bias[4] = {0, 3, 2, 1}, logits[4] = {0, -17.5f, 3, -17.4f}; // chosen: a tiny, a great, a tiny weight
+    float bias[4] = {0, 3, 2, 1}, logits[4] = {0, -17.5f, 3, -17.4f}; // the chosen weights are tiny, large, tiny
     r.selection_bias = bias;
     struct routed got = route(&r, logits);
     assert_ids(&got, (int32_t[]){1, 2, 3}, 3);

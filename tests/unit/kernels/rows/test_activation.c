@@ -1,4 +1,4 @@
-// The activations against their formulas, written out with the scalar functions: bit for bit, on every backend.
+// The activations of every backend, bit for bit against their formulas in scalar functions.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/activation.h"
@@ -18,7 +18,7 @@ static float within(float x, float limit) {
     return isnan(x) ? x : x > limit ? limit : x < -limit ? -limit : x;
 }
 
-// numerics: step 3, in fp32.
+// The activation of docs/numerics.md, "One MoE layer", in fp32.
 static float formula(const struct expertd_activation *a, float g, float u) {
     int limited = a->limit != 0;
     switch (a->kind) {
@@ -90,7 +90,7 @@ static void check_backend(const struct kernel_backend *backend) {
         {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0},
         {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_BEFORE, 0, 7},
         {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_AFTER, 0, 7},
-        {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_BEFORE, 0, 0}, // a limit of 0 is none
+        {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_BEFORE, 0, 0}, // a limit of 0: no clamp
         {EXPERTD_ACTIVATION_SWIGLU_OAI, EXPERTD_CLAMP_NONE, 1.702f, 7},
         {EXPERTD_ACTIVATION_SWIGLU_OAI, EXPERTD_CLAMP_NONE, 1.5f, 0},
         {EXPERTD_ACTIVATION_RELU2, EXPERTD_CLAMP_NONE, 0, 0},
@@ -134,8 +134,8 @@ static void gpt_oss_clamps_both_sides_of_up_and_one_of_gate(void **state) {
     struct expertd_activation a = {EXPERTD_ACTIVATION_SWIGLU_OAI, EXPERTD_CLAMP_NONE, 1.702f, 7};
     float gate[4] = {100, -100, 1, 1}, up[4] = {0, 0, 100, -100}, out[4];
     expertd_activation_row(&(struct expertd_activation_args){&a, gate, up, NULL, NULL, 4, EXPERTD_DTYPE_F32, out});
-    assert_true(fabsf(out[0] - 7.0f) < 1e-4f); // gate is cut to 7
-    assert_true(fabsf(out[1]) < 1e-30f);       // but not to -7
+    assert_true(fabsf(out[0] - 7.0f) < 1e-4f); // gate is clamped to 7
+    assert_true(fabsf(out[1]) < 1e-30f);       // and not to -7
     assert_true(fabsf(out[2] - 8 * 0.8457958f) < 1e-5f);
     assert_true(fabsf(out[3] + 6 * 0.8457958f) < 1e-5f);
 }

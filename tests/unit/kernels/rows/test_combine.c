@@ -1,4 +1,4 @@
-// The combine against numerics' step 5, element by element: bit for bit, on every backend.
+// The combine of every backend, bit for bit against the formula in docs/numerics.md ("One MoE layer").
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/combine.h"
@@ -18,7 +18,7 @@ static void fill(struct random *random, enum expertd_dtype dtype, struct operand
             x->shared[i] = random_f32(random, VALUES_PLAIN);
         }
         expertd_dtype_narrow(x->rows[j], WIDTH_MAX, dtype, x->narrow_rows[j]);
-        expertd_dtype_widen(dtype, x->narrow_rows[j], WIDTH_MAX, x->rows[j]); // what the combine sees
+        expertd_dtype_widen(dtype, x->narrow_rows[j], WIDTH_MAX, x->rows[j]); // the rounded values, which the combine reads
         x->weights[j] = random_f32(random, j == 3 ? VALUES_SUBNORMAL : VALUES_PLAIN);
         x->pointers[j] = random_below(random, 4) ? x->narrow_rows[j] : NULL; // a dropped choice
     }
@@ -109,7 +109,7 @@ static void order_of_choices_shows_in_the_bits(void **state) {
     assert_true(out == 0);
 }
 
-static void no_choice_at_all_gives_plus_zero(void **state) {
+static void no_choices_give_plus_zero(void **state) {
     (void)state;
     float weights[2] = {-1, -1}, out = 7;
     const void *rows[2] = {NULL, NULL};
@@ -124,8 +124,8 @@ static void no_choice_at_all_gives_plus_zero(void **state) {
     assert_true(same_f32(out, 0.0f));
 }
 
-// The mean is taken of all that was added, and the bias comes behind the shared row: any other order gives other values here.
-static void half_of_the_whole_is_taken_last(void **state) {
+// The mean is of the whole sum, and the bias is added after the shared row: another order would give another value here.
+static void averaging_is_the_last_step(void **state) {
     (void)state;
     float row = 0x1p25f, weight = 1, shared = -0x1p25f, bias = 3, out;
     const void *rows[1] = {&row};
@@ -147,8 +147,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_adds_in_the_order_of_the_choices),
         cmocka_unit_test(order_of_choices_shows_in_the_bits),
-        cmocka_unit_test(no_choice_at_all_gives_plus_zero),
-        cmocka_unit_test(half_of_the_whole_is_taken_last),
+        cmocka_unit_test(no_choices_give_plus_zero),
+        cmocka_unit_test(averaging_is_the_last_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Conversions of every backend against the definitions in base/dtype, bit for bit, NaN among them.
+// Conversions of every backend against the definitions in base/dtype, bit for bit, including NaN.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "tests/unit/kernels/guarded.h"
@@ -49,7 +49,7 @@ static void check_narrow(const struct kernel_backend *backend, const float *valu
     }
 }
 
-// Every sign and exponent with fractions about each tie and each end of F16, its subnormals and BF16.
+// Every sign and exponent, with fractions near each tie and near the ends of F16, of its subnormals and of BF16.
 static void narrow_boundaries(const struct kernel_backend *backend) {
     static const uint32_t AROUND[] = {0x0, 0x1000, 0x8000, 0x10000, 0x18000, 0x7fe000, 0x7ff000, 0x7f8000};
     static float values[BLOCK];
@@ -89,7 +89,7 @@ static void narrowing_rounds_once_to_nearest_even(void **state) {
     for_each_backend(narrow_anything);
 }
 
-// Operands end at a page that faults, the narrow ones on odd addresses.
+// Operands end at a page that faults; the narrow ones have odd addresses.
 static void any_count_at_any_address(const struct kernel_backend *backend) {
     static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F8_E4M3,
                                                 EXPERTD_DTYPE_F8_E5M2};
@@ -116,7 +116,7 @@ static void any_count_at_any_address(const struct kernel_backend *backend) {
     }
 }
 
-static void conversions_touch_what_they_are_given_and_no_more(void **state) {
+static void conversions_access_only_their_operands(void **state) {
     (void)state;
     for_each_backend(any_count_at_any_address);
 }
@@ -125,7 +125,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_widens_to_its_value),
         cmocka_unit_test(narrowing_rounds_once_to_nearest_even),
-        cmocka_unit_test(conversions_touch_what_they_are_given_and_no_more),
+        cmocka_unit_test(conversions_access_only_their_operands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// The norm against its formula: the order of its sums bit for bit, written out here, and the value within what fp32 allows.
+// The norm, bit for bit against the order of sums in its contract, and in value against double arithmetic.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "expertd/kernels/normalise.h"

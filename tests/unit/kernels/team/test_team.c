@@ -16,8 +16,8 @@
 enum { THREADS = 4, TASKS_MAX = 2000 };
 
 struct seen {
-    int counts[TASKS_MAX]; // plain: two threads at one task would be a race
-    atomic_size_t order;   // how many were claimed
+    int counts[TASKS_MAX]; // not atomic: two threads on one task would be a race for TSan
+    atomic_size_t order;   // tasks claimed so far
     size_t thread_last[THREADS];
     atomic_int out_of_order, foreign_thread;
 };
@@ -29,7 +29,7 @@ static void count_task(void *context, size_t task, unsigned thread) {
         atomic_store(&seen->foreign_thread, 1);
         return;
     }
-    if (seen->thread_last[thread] > task) { // each thread's own tasks rise: they are claimed in ascending order
+    if (seen->thread_last[thread] > task) { // tasks are claimed in ascending order, so each thread's tasks ascend
         atomic_store(&seen->out_of_order, 1);
     }
     seen->thread_last[thread] = task;
@@ -72,7 +72,7 @@ static void no_team_runs_on_the_caller(void **state) {
     expertd_team_destroy(NULL);
 }
 
-// Runs in quick succession: workers of one run must never touch the next one's tasks, woken, spinning or late.
+// Runs in quick succession: a worker that is woken, spinning or late for one run must not touch the tasks of the next.
 static void runs_follow_each_other_closely(void **state) {
     (void)state;
     static const unsigned SPINS[] = {0, 5, 100};
@@ -80,7 +80,7 @@ static void runs_follow_each_other_closely(void **state) {
         struct expertd_team *team = make_team(THREADS, SPINS[s]);
         for (size_t run = 0; run < 3000; run++) {
             size_t tasks = 1 + run % 8;
-            struct seen *seen = calloc(1, sizeof *seen); // a context that dies with its run
+            struct seen *seen = calloc(1, sizeof *seen); // freed after the run
             expertd_team_run(team, tasks, count_task, seen);
             for (size_t i = 0; i < tasks; i++) {
                 assert_int_equal(seen->counts[i], 1);
@@ -107,18 +107,18 @@ static void idle_team_uses_no_cpu(void **state) {
     struct expertd_team *team = make_team(THREADS, 50);
     int touched[16] = {0};
     expertd_team_run(team, COUNT_OF(touched), touch, touched);
-    nanosleep(&(struct timespec){0, 50 * NS_PER_MS}, NULL); // the spin is over by now
+    nanosleep(&(struct timespec){0, 50 * NS_PER_MS}, NULL); // longer than the spin
     int64_t before = process_cpu_ns();
     nanosleep(&(struct timespec){0, 200 * NS_PER_MS}, NULL);
     assert_true(process_cpu_ns() - before < 20 * NS_PER_MS);
-    expertd_team_run(team, COUNT_OF(touched), touch, touched); // and wakes again
+    expertd_team_run(team, COUNT_OF(touched), touch, touched); // and the team wakes again
     for (size_t i = 0; i < COUNT_OF(touched); i++) {
         assert_int_equal(touched[i], 2);
     }
     expertd_team_destroy(team);
 }
 
-// Tasks that wait for each other prove that the threads run at once.
+// Tasks that wait for each other need all threads at the same time.
 struct meeting {
     atomic_uint arrived;
     pthread_t threads[THREADS];
@@ -138,7 +138,7 @@ static void meet(void *context, size_t task, unsigned thread) {
 static void all_threads_work_at_once(void **state) {
     (void)state;
     struct expertd_team *team = make_team(THREADS, 0);
-    nanosleep(&(struct timespec){0, 20 * NS_PER_MS}, NULL); // all asleep
+    nanosleep(&(struct timespec){0, 20 * NS_PER_MS}, NULL); // until all workers sleep
     struct meeting meeting = {0};
     expertd_team_run(team, THREADS, meet, &meeting);
     for (size_t i = 0; i < THREADS; i++) {
@@ -157,13 +157,13 @@ static void note_mode(void *context, size_t task, unsigned thread) {
     float_mode mode = float_mode_set_ieee();
     ((float_mode *)context)[task] = mode & ~FLOAT_MODE_FLAGS; // without the sticky flags
     float_mode_restore(mode);
-    nanosleep(&(struct timespec){0, 200000}, NULL); // so that every thread gets some
+    nanosleep(&(struct timespec){0, 200000}, NULL); // so that every thread gets tasks
 }
 
 static void run_flushed(void *context, size_t tasks, void (*task)(void *work, size_t index, unsigned thread), void *work) {
     (void)context;
     for (size_t i = 0; i < tasks; i++) {
-        (void)float_mode_set(FLOAT_MODE_FLUSHED); // what this pool's threads happen to be in
+        (void)float_mode_set(FLOAT_MODE_FLUSHED); // the mode of this pool's threads
         task(work, i, 0);
     }
 }
@@ -183,7 +183,7 @@ static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
     expertd_team_run(team, COUNT_OF(modes), note_mode, modes);
     expertd_team_run(NULL, 1, note_mode, modes);
     note_modes_on_a_pool(modes, COUNT_OF(modes) / 2);
-    assert_int_equal(float_mode_set(before) & ~FLOAT_MODE_FLAGS, FLOAT_MODE_FLUSHED); // the caller's own is left alone
+    assert_int_equal(float_mode_set(before) & ~FLOAT_MODE_FLAGS, FLOAT_MODE_FLUSHED); // the caller's mode is unchanged
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         assert_int_equal(modes[i], FLOAT_MODE_IEEE);
     }
@@ -196,7 +196,7 @@ static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
 }
 #endif
 
-// A pool of the least promises: its threads begin anew with each run and take tasks from the last to the first.
+// A pool with minimal guarantees: new threads for each run, tasks in descending order.
 struct backward_pool {
     atomic_size_t left;
     atomic_uint started;
@@ -244,7 +244,7 @@ static void a_callers_pool_runs_every_task_once(void **state) {
     }
     assert_int_equal(atomic_load(&seen.foreign_thread), 0);
     char *last = expertd_team_scratch(team, THREADS - 1);
-    last[EXPERTD_TEAM_SCRATCH_BYTES - 1] = 1; // every thread of the pool has its own
+    last[EXPERTD_TEAM_SCRATCH_BYTES - 1] = 1; // every thread of the pool has its own scratch
     expertd_team_destroy(team);
     assert_int_equal(expertd_team_create_on(&(struct expertd_team_pool){THREADS, NULL, NULL}, &team).code, EXPERTD_ERR_CONFIG);
     assert_int_equal(expertd_team_create_on(&(struct expertd_team_pool){0, run_backward, NULL}, &team).code, EXPERTD_ERR_CONFIG);
@@ -300,7 +300,7 @@ static void expect_the_end(struct expertd_team *team, size_t tasks, void (*body)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-// Whatever the team has: threads, none, or a pool; and however few the tasks.
+// With worker threads, without, and on a pool; also with few tasks.
 static void a_team_that_is_used_twice_at_once_ends_the_program(void **state) {
     (void)state;
     struct expertd_team *alone = make_team(1, 0), *many = make_team(2, 0), *on_pool;
@@ -323,12 +323,12 @@ static void more_tasks_than_a_team_numbers_end_the_program(void **state) {
     expertd_team_destroy(team);
 }
 
-// How a child of fork() ends that destroys the team, and runs tasks on it before.
+// The exit status of a child of fork() that destroys the team, optionally after a run.
 static int status_of_a_child(struct expertd_team *team, bool runs) {
     pid_t child = fork();
     if (child == 0) {
         int touched[100] = {0}, wrong = 0;
-        alarm(60); // else one that waits for threads that are not there waits for ever
+        alarm(60); // a child that waits for missing threads would hang
         if (runs) {
             expertd_team_run(team, COUNT_OF(touched), touch, touched);
         }
@@ -346,12 +346,12 @@ static int status_of_a_child(struct expertd_team *team, bool runs) {
 static void expect_children_that_use_and_destroy(struct expertd_team *team) {
     int touched[100] = {0};
     for (int i = 0; i < 4; i++) {
-        expertd_team_run(team, COUNT_OF(touched), touch, touched); // its threads look for more work when the first child begins
+        expertd_team_run(team, COUNT_OF(touched), touch, touched); // workers still spin when the first child starts
         assert_int_equal(status_of_a_child(team, i % 2), 0);
         nanosleep(&(struct timespec){0, 2 * NS_PER_MS}, NULL);
-        assert_int_equal(status_of_a_child(team, i % 2), 0); // and sleep by now
+        assert_int_equal(status_of_a_child(team, i % 2), 0); // workers sleep now
     }
-    expertd_team_run(team, COUNT_OF(touched), touch, touched); // here it has its threads still
+    expertd_team_run(team, COUNT_OF(touched), touch, touched); // the parent still has its workers
     for (size_t i = 0; i < COUNT_OF(touched); i++) {
         assert_int_equal(touched[i], 5);
     }
@@ -378,11 +378,11 @@ static void impossible_sizes_are_refused(void **state) {
     assert_non_null(strstr(expertd_err_message(), "1048576"));
 }
 
-// A file that shrinks while a worker reads it: the handler of SIGBUS names it, which it cannot where the signal is blocked.
+// A file that shrinks while a worker reads it: the SIGBUS handler reports its name, so workers must not block SIGBUS.
 static void read_on_workers(void *context, size_t task, unsigned thread) {
     const char *bytes = context;
     (void)task;
-    if (thread != 0) { // not the owner, whose signals are the program's
+    if (thread != 0) { // workers only; the owner's signal mask is the program's
         _exit(((volatile const char *)bytes)[0]);
     }
     nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
@@ -424,7 +424,7 @@ static void see_mask(void *context, size_t task, unsigned thread) {
     sigset_t *masks = context;
     (void)task;
     pthread_sigmask(SIG_SETMASK, NULL, &masks[thread]);
-    nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL); // the others come too
+    nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL); // lets the other threads take part
 }
 
 static void workers_take_the_signals_of_their_own_faults_alone(void **state) {
@@ -433,7 +433,7 @@ static void workers_take_the_signals_of_their_own_faults_alone(void **state) {
     memset(masks, 0, sizeof masks);
     struct expertd_team *team = make_team(THREADS, 20);
     pthread_sigmask(SIG_SETMASK, NULL, &callers);
-    assert_false(sigismember(&callers, SIGTERM)); // which is as it was
+    assert_false(sigismember(&callers, SIGTERM)); // unchanged
     while (!sigismember(&masks[1], SIGTERM) || !sigismember(&masks[2], SIGTERM) || !sigismember(&masks[3], SIGTERM)) {
         expertd_team_run(team, 4 * THREADS, see_mask, masks);
     }

@@ -1,4 +1,4 @@
-// Schedules: what is tried, what is kept in a file and survives, and what is refused of a file.
+// Tuning: candidates, the table, its file, and which files are refused.
 #include "tests/unit/kernels/kernel_test.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "expertd/kernels/tuning.h"
-#include "kernels/cpu/backend.h"
+#include "kernels/cpu/backend/backend.h"
 
 static const struct expertd_tuning_identity HERE = {.cpu = "A CPU of Tests @ 1 GHz", .kernels = "scalar"};
 
@@ -30,7 +30,7 @@ static int folder_make(void **state) {
 static int folder_remove(void **state) {
     struct folder *folder = *state;
     unlink(folder->file);
-    return rmdir(folder->path); // fails where something was left beside the file
+    return rmdir(folder->path); // fails where a temporary file was left behind
 }
 
 static struct expertd_tuning_entry entry_of(uint32_t rows, uint32_t call_rows) {
@@ -119,7 +119,7 @@ static void a_full_table_takes_no_more_classes(void **state) {
         entry.found_for.k = k;
         assert_true(expertd_tuning_put(&table, &entry));
     }
-    assert_true(expertd_tuning_put(&table, &entry)); // one that is there
+    assert_true(expertd_tuning_put(&table, &entry)); // an existing class
     entry.found_for.k = EXPERTD_TUNING_ENTRIES_MAX;
     assert_false(expertd_tuning_put(&table, &entry));
 }
@@ -129,7 +129,7 @@ static void put_takes_nothing_that_a_file_could_not_hold(void **state) {
     static struct expertd_tuning_table table;
     struct expertd_tuning_entry entry = entry_of(2, EXPERTD_SCHEDULE_CALL_ROWS_MIN - 1);
     fill(&table, 2);
-    assert_false(expertd_tuning_put(&table, &entry)); // not in the place of the one that is there either
+    assert_false(expertd_tuning_put(&table, &entry)); // not as a replacement either
     entry.schedule = (struct expertd_matmul_schedule){0};
     assert_false(expertd_tuning_put(&table, &entry));
     entry = entry_of(4, EXPERTD_SCHEDULE_CALL_ROWS_MIN), entry.found_for.dtype = EXPERTD_DTYPE_NONE;
@@ -141,7 +141,7 @@ static void put_takes_nothing_that_a_file_could_not_hold(void **state) {
     assert_int_equal(expertd_tuning_find(&table, &entry.found_for)->call_rows, EXPERTD_SCHEDULE_CALL_ROWS_MIN + 1);
 }
 
-static void schedules_in_force_come_from_the_table_and_else_from_the_heuristic(void **state) {
+static void schedules_come_from_the_table_or_the_heuristic(void **state) {
     (void)state;
     static struct expertd_tuning_table table;
     fill(&table, 2);
@@ -184,7 +184,7 @@ static void refuse(const struct folder *folder, const struct expertd_tuning_iden
     assert_non_null(strstr(expertd_err_message(), word));
 }
 
-static void a_missing_file_and_what_is_no_file_are_said(void **state) {
+static void a_missing_file_and_a_path_that_is_no_file_are_reported(void **state) {
     const struct folder *folder = *state;
     refuse(folder, &HERE, EXPERTD_ERR_IO, "No such file");
     assert_int_equal(mkdir(folder->file, 0700), 0);
@@ -227,7 +227,7 @@ static void a_file_cut_anywhere_or_with_any_byte_changed_is_refused(void **state
     }
 }
 
-// What a checksum cannot see: a file that was written whole, with other content.
+// Files with a correct checksum and invalid content.
 static void write_with_checksum(const char *path, const char *body, const char *end_count) {
     char text[1024];
     uint64_t sum = 0xcbf29ce484222325u;
@@ -241,7 +241,7 @@ static void write_with_checksum(const char *path, const char *body, const char *
 #define HEAD_TEXT "expertd-tuning 2\ncpu A CPU of Tests @ 1 GHz\nkernels scalar\n"
 #define LINE_TEXT "BF16 k=8 n=8 panel_bytes=1024 rows=1 threads=1 call_rows=48 run_bytes=1 tasks_per_thread="
 
-static void a_whole_file_with_wrong_content_is_refused(void **state) {
+static void a_file_with_invalid_content_is_refused(void **state) {
     const struct folder *folder = *state;
     static struct expertd_tuning_table loaded;
     write_with_checksum(folder->file, HEAD_TEXT LINE_TEXT "1\n", "1");
@@ -253,7 +253,7 @@ static void a_whole_file_with_wrong_content_is_refused(void **state) {
         {"expertd-tuning\n", "0", "version 2"},
         {"", "0", "version 2"},
         {"expertd-tuning 2\nkernels scalar\n", "0", "not named"},
-        {HEAD_TEXT LINE_TEXT "1\n", "2", "its end says 2"},
+        {HEAD_TEXT LINE_TEXT "1\n", "2", "its last line says 2"},
         {HEAD_TEXT LINE_TEXT "0\n", "1", "line 4"},
         {HEAD_TEXT LINE_TEXT "1 \n", "1", "line 4"},
         {HEAD_TEXT "BF17 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=48 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
@@ -266,7 +266,7 @@ static void a_whole_file_with_wrong_content_is_refused(void **state) {
     }
 }
 
-static void a_folder_that_is_not_there_is_said_and_the_old_file_stays(void **state) {
+static void a_missing_folder_is_reported_and_the_old_file_stays(void **state) {
     const struct folder *folder = *state;
     static struct expertd_tuning_table table, loaded;
     fill(&table, 2);
@@ -279,8 +279,8 @@ static void a_folder_that_is_not_there_is_said_and_the_old_file_stays(void **sta
     assert_int_equal(loaded.count, 2);
 }
 
-// A file may have no more than a few bytes, as on a disk that fills up in the middle of a write.
-static void a_full_disk_leaves_the_old_file_and_nothing_beside_it(void **state) {
+// A small file size limit, as on a disk that fills up during the write.
+static void a_full_disk_leaves_the_old_file_and_no_temporary_file(void **state) {
     const struct folder *folder = *state;
     static struct expertd_tuning_table table, loaded;
     fill(&table, 2);
@@ -295,10 +295,10 @@ static void a_full_disk_leaves_the_old_file_and_nothing_beside_it(void **state) 
     assert_int_equal(e.code, EXPERTD_ERR_IO);
     assert_non_null(strstr(expertd_err_message(), folder->file));
     assert_false(err_is(expertd_tuning_load(folder->file, &HERE, &loaded)));
-    assert_int_equal(loaded.count, 2); // folder_remove fails where the unfinished file was left
+    assert_int_equal(loaded.count, 2); // folder_remove fails where a temporary file was left
 }
 
-static void what_is_there_keeps_its_mode_its_name_and_its_kind(void **state) {
+static void an_existing_file_keeps_its_mode_and_links(void **state) {
     const struct folder *folder = *state;
     static struct expertd_tuning_table table, loaded;
     struct stat status;
@@ -324,7 +324,7 @@ static void what_is_there_keeps_its_mode_its_name_and_its_kind(void **state) {
     assert_int_equal(unlink(link_to_it), 0);
     assert_int_equal(mkfifo(link_to_it, 0600), 0);
     assert_int_equal(expertd_tuning_store(link_to_it, &HERE, &table).code, EXPERTD_ERR_IO);
-    assert_non_null(strstr(expertd_err_message(), "no file"));
+    assert_non_null(strstr(expertd_err_message(), "not a regular file"));
     assert_int_equal(lstat(link_to_it, &status), 0);
     assert_true(S_ISFIFO(status.st_mode));
     assert_int_equal(unlink(link_to_it), 0);
@@ -344,24 +344,24 @@ static void an_identity_that_could_not_be_read_back_is_not_written(void **state)
         assert_non_null(strstr(expertd_err_message(), "the name of the kernels"));
         assert_string_equal(expertd_err_field(), "identity");
     }
-    identity = HERE, memset(identity.cpu, 'a', sizeof identity.cpu); // without an end
+    identity = HERE, memset(identity.cpu, 'a', sizeof identity.cpu); // not terminated
     assert_int_equal(expertd_tuning_store(folder->file, &identity, &table).code, EXPERTD_ERR_INVALID);
     assert_int_equal(access(folder->file, F_OK), -1);
-    snprintf(identity.cpu, sizeof identity.cpu, "\xc3\xa9"); // an e with an accent
+    snprintf(identity.cpu, sizeof identity.cpu, "\xc3\xa9"); // not ASCII
     assert_false(err_is(expertd_tuning_store(folder->file, &identity, &table)));
     assert_false(err_is(expertd_tuning_load(folder->file, &identity, &table)));
 }
 
 static void a_new_file_has_the_mode_that_the_umask_leaves(void **state) {
     const struct folder *folder = *state;
-    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0644}}; // and what comes of it
+    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0644}}; // umask, and the mode that results
     static struct expertd_tuning_table table;
     fill(&table, 2);
     for (size_t i = 0; i < COUNT_OF(MASKS); i++) {
         struct stat status;
         mode_t before = umask(MASKS[i][0]);
         err_t e = expertd_tuning_store(folder->file, &HERE, &table);
-        assert_int_equal(umask(before), MASKS[i][0]); // which is the whole process's
+        assert_int_equal(umask(before), MASKS[i][0]); // the umask is restored
         assert_false(err_is(e));
         assert_int_equal(stat(folder->file, &status), 0);
         assert_int_equal(status.st_mode & 0777, MASKS[i][1]);
@@ -384,7 +384,7 @@ static void *write_again_and_again(void *context) {
     return NULL;
 }
 
-static void writers_at_once_leave_a_whole_file_of_one_of_them(void **state) {
+static void concurrent_writers_leave_a_complete_file(void **state) {
     enum { WRITERS = 3, READS = 40 };
     const struct folder *folder = *state;
     static struct writer writers[WRITERS];
@@ -433,7 +433,7 @@ static void cpu_is_named_by_its_model_or_by_numbers(void **state) {
     expect_cpu("processor\t: 0\n", "unknown");
 }
 
-// What shares the kernels of schedules shares the file, whichever of them "auto" took.
+// Backends with equal kernels for these products share one file.
 static void check_identity(const struct kernel_backend *backend) {
     static const struct {
         const char *backend, *kernels;
@@ -471,18 +471,18 @@ int main(void) {
         cmocka_unit_test(put_replaces_what_was_found_for_the_class),
         cmocka_unit_test(a_full_table_takes_no_more_classes),
         cmocka_unit_test(put_takes_nothing_that_a_file_could_not_hold),
-        cmocka_unit_test(schedules_in_force_come_from_the_table_and_else_from_the_heuristic),
+        cmocka_unit_test(schedules_come_from_the_table_or_the_heuristic),
         IN_FOLDER(a_table_comes_back_from_its_file),
-        IN_FOLDER(a_missing_file_and_what_is_no_file_are_said),
+        IN_FOLDER(a_missing_file_and_a_path_that_is_no_file_are_reported),
         IN_FOLDER(a_file_of_another_cpu_or_for_other_kernels_is_refused_by_name),
         IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
-        IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
-        IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
-        IN_FOLDER(what_is_there_keeps_its_mode_its_name_and_its_kind),
+        IN_FOLDER(a_file_with_invalid_content_is_refused),
+        IN_FOLDER(a_missing_folder_is_reported_and_the_old_file_stays),
+        IN_FOLDER(an_existing_file_keeps_its_mode_and_links),
         IN_FOLDER(an_identity_that_could_not_be_read_back_is_not_written),
         IN_FOLDER(a_new_file_has_the_mode_that_the_umask_leaves),
-        IN_FOLDER(a_full_disk_leaves_the_old_file_and_nothing_beside_it),
-        IN_FOLDER(writers_at_once_leave_a_whole_file_of_one_of_them),
+        IN_FOLDER(a_full_disk_leaves_the_old_file_and_no_temporary_file),
+        IN_FOLDER(concurrent_writers_leave_a_complete_file),
         cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
         cmocka_unit_test(the_identity_names_the_kernels_that_schedules_are_for),
     };

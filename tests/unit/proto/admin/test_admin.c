@@ -1,4 +1,4 @@
-// expertd.admin.v1: round trips, agreement with protobuf-c, and what is refused.
+// expertd.admin.v1: round trips, comparison with protobuf-c, refusals.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/expertd/admin/v1/admin.pb-c.h"
@@ -30,7 +30,7 @@ static void assert_same(const struct proto_placement *got, const struct proto_pl
 
 // ---- round trips
 
-static void a_placement_reads_back_and_is_the_same_to_protobuf_c(void **state) {
+static void a_placement_round_trips_and_matches_protobuf_c(void **state) {
     (void)state;
     struct proto_placement sent = placement(), got;
     struct proto_bytes bytes;
@@ -56,7 +56,7 @@ static void a_placement_reads_back_and_is_the_same_to_protobuf_c(void **state) {
     free(bytes.data);
 }
 
-static void numbers_that_are_not_packed_are_taken_as_well(void **state) {
+static void unpacked_numbers_are_accepted(void **state) {
     (void)state;
     struct raw inner = {.length = 0}, message = {.length = 0};
     raw_number(&inner, 3, 2);
@@ -73,7 +73,7 @@ static void numbers_that_are_not_packed_are_taken_as_well(void **state) {
     proto_placement_deinit(&got);
 }
 
-static void shown_placements_and_loads_read_back(void **state) {
+static void placements_and_loads_round_trip(void **state) {
     (void)state;
     struct proto_placement items[] = {placement(), placement()};
     items[1].layer = 0;
@@ -97,7 +97,7 @@ static void shown_placements_and_loads_read_back(void **state) {
     free(bytes.data);
 }
 
-static void a_plan_and_its_request_read_back(void **state) {
+static void a_plan_and_its_request_round_trip(void **state) {
     (void)state;
     uint32_t layers[] = {3, 0};
     struct proto_counts counts[] = {{.layer = 3, .rows = ROWS, .num_rows = 4}, {.layer = 0, .rows = NULL, .num_rows = 0}};
@@ -106,19 +106,19 @@ static void a_plan_and_its_request_read_back(void **state) {
                                          .replicas = 9,
                                          .counts = counts,
                                          .num_counts = 2},
-                              asked;
+                              decoded;
     struct proto_bytes bytes;
     assert_ok(proto_encode_plan_request(&request, &bytes));
-    assert_ok(proto_decode_plan_request(bytes.data, bytes.length, &asked));
-    assert_int_equal(asked.layers.count, 2);
-    assert_memory_equal(asked.layers.layers, layers, sizeof layers);
-    assert_int_equal(asked.policy, PROTO_POLICY_BALANCED);
-    assert_int_equal(asked.replicas, 9);
-    assert_int_equal(asked.num_counts, 2);
-    assert_int_equal(asked.counts[0].num_rows, 4);
-    assert_memory_equal(asked.counts[0].rows, ROWS, sizeof ROWS);
-    assert_int_equal(asked.counts[1].num_rows, 0);
-    proto_plan_request_deinit(&asked);
+    assert_ok(proto_decode_plan_request(bytes.data, bytes.length, &decoded));
+    assert_int_equal(decoded.layers.count, 2);
+    assert_memory_equal(decoded.layers.layers, layers, sizeof layers);
+    assert_int_equal(decoded.policy, PROTO_POLICY_BALANCED);
+    assert_int_equal(decoded.replicas, 9);
+    assert_int_equal(decoded.num_counts, 2);
+    assert_int_equal(decoded.counts[0].num_rows, 4);
+    assert_memory_equal(decoded.counts[0].rows, ROWS, sizeof ROWS);
+    assert_int_equal(decoded.counts[1].num_rows, 0);
+    proto_plan_request_deinit(&decoded);
     free(bytes.data);
 
     struct proto_plan plan = {.now = placement(), .planned = placement(), .copies = 12, .copy_bytes = UINT64_C(1) << 50};
@@ -134,7 +134,7 @@ static void a_plan_and_its_request_read_back(void **state) {
     free(bytes.data);
 }
 
-static void progress_drain_and_layers_read_back(void **state) {
+static void progress_drain_and_layers_round_trip(void **state) {
     (void)state;
     struct proto_progress sent = {1, 2, 3, 4, true, 5}, got;
     struct proto_bytes bytes;
@@ -166,12 +166,12 @@ static void progress_drain_and_layers_read_back(void **state) {
 
 // ---- refusals
 
-static void what_is_cut_short_is_refused_and_owns_nothing(void **state) {
+static void truncated_messages_are_refused_without_a_leak(void **state) {
     (void)state;
     struct proto_plan plan = {.now = placement(), .planned = placement(), .copies = 3};
     struct proto_plans sent = {&plan, 1}, plans;
     struct proto_counts counts = {.layer = 1, .rows = ROWS, .num_rows = 4};
-    struct proto_plan_request request = {.counts = &counts, .num_counts = 1}, asked;
+    struct proto_plan_request request = {.counts = &counts, .num_counts = 1}, decoded;
     struct proto_bytes response, wanted;
     assert_ok(proto_encode_plan_response(&sent, &response));
     assert_ok(proto_encode_plan_request(&request, &wanted));
@@ -183,15 +183,15 @@ static void what_is_cut_short_is_refused_and_owns_nothing(void **state) {
     }
     for (size_t length = 1; length < wanted.length; length++) {
         uint8_t *cut = raw_exact(wanted.data, length);
-        assert_true(err_is(proto_decode_plan_request(cut, length, &asked)));
-        assert_true(asked.counts == NULL && asked.layers.layers == NULL);
+        assert_true(err_is(proto_decode_plan_request(cut, length, &decoded)));
+        assert_true(decoded.counts == NULL && decoded.layers.layers == NULL);
         free(cut);
     }
     free(response.data);
     free(wanted.data);
 }
 
-// A request with this Placement inside.
+// Decodes a request that contains this Placement.
 static err_t decode_with(const struct raw *inner) {
     struct raw message = {.length = 0};
     raw_message(&message, 1, inner);
@@ -205,20 +205,20 @@ static struct raw raw_placement(uint64_t ranks, const uint8_t *copies, size_t nu
                                 size_t num_holders) {
     struct raw inner = {.length = 0};
     raw_number(&inner, 3, ranks);
-    raw_bytes(&inner, 4, copies, num_copies); // below 128 each: a byte is a varint
+    raw_bytes(&inner, 4, copies, num_copies); // each is below 128, so each byte is a varint
     raw_bytes(&inner, 5, holders, num_holders);
     return inner;
 }
 
-static void placements_that_contradict_themselves_are_refused(void **state) {
+static void inconsistent_placements_are_refused(void **state) {
     (void)state;
     static const uint8_t TWO[] = {1, 1}, THREE[] = {1, 2}, NONE[] = {1, 0}, SAME[] = {0, 1, 1}, DOWN[] = {0, 1, 0}, HIGH[] = {0, 2};
     struct raw inner = raw_placement(2, THREE, 2, TWO, 2);
-    assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.copies", "expert 1 has 2 copies, and 1 holders");
+    assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.copies", "expert 1 has 2 copies, but 1 holders");
     inner = raw_placement(2, NONE, 2, TWO, 1);
     assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.copies", "expert 1 has 0 copies");
     inner = raw_placement(2, TWO, 2, SAME, 3);
-    assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.holders", "3 are there, and the copies add up to 2");
+    assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.holders", "3 holders, but the copies add up to 2");
     inner = raw_placement(2, THREE, 2, SAME, 3);
     assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.holders", "expert 1: rank 1");
     inner = raw_placement(2, THREE, 2, DOWN, 3);
@@ -232,20 +232,20 @@ static void placements_that_contradict_themselves_are_refused(void **state) {
     assert_refused(decode_with(&inner), EXPERTD_ERR_INVALID, "placement.copies", "missing");
 }
 
-static void numbers_too_great_for_their_field_are_refused(void **state) {
+static void numbers_above_the_maximum_are_refused(void **state) {
     (void)state;
     struct raw inner = {.length = 0};
     raw_number(&inner, 5, UINT64_C(1) << 32);
     assert_refused(decode_with(&inner), EXPERTD_ERR_MALFORMED, "placement.holders", "4294967296");
     inner.length = 0;
     raw_bytes(&inner, 4, "\x80", 1);
-    assert_refused(decode_with(&inner), EXPERTD_ERR_MALFORMED, "placement.copies", "end within one");
+    assert_refused(decode_with(&inner), EXPERTD_ERR_MALFORMED, "placement.copies", "end inside a varint");
     inner.length = 0;
     raw_bytes(&inner, 1, "x", 1);
     assert_refused(decode_with(&inner), EXPERTD_ERR_MALFORMED, "placement.layer", "wire type");
 }
 
-static void what_a_request_may_not_hold_is_refused(void **state) {
+static void invalid_fields_of_requests_are_refused(void **state) {
     (void)state;
     struct raw inner = {.length = 0}, message = {.length = 0};
     raw_number(&inner, 9, 1);
@@ -253,11 +253,11 @@ static void what_a_request_may_not_hold_is_refused(void **state) {
     inner.length = 0;
     raw_number(&inner, 1, 1);
     raw_number(&inner, 1, 1);
-    assert_refused(decode_with(&inner), EXPERTD_ERR_UNKNOWN_FIELD, "placement.layer", "came twice");
+    assert_refused(decode_with(&inner), EXPERTD_ERR_UNKNOWN_FIELD, "placement.layer", "is given twice");
     struct proto_plan_request plan;
     raw_number(&message, 2, 3);
     assert_refused(proto_decode_plan_request(message.bytes, message.length, &plan), EXPERTD_ERR_INVALID, "policy",
-                   "3 is no Policy");
+                   "3 is not a Policy");
     struct proto_layers layers;
     message.length = 0;
     raw_number(&message, 2, 3);
@@ -280,7 +280,7 @@ static void reasons_are_short_and_utf8(void **state) {
     assert_refused(proto_decode_drain_request(message.bytes, message.length, reason), EXPERTD_ERR_MALFORMED, "reason", "NUL");
 }
 
-static void more_entries_than_are_taken_are_refused(void **state) {
+static void too_many_entries_are_refused(void **state) {
     (void)state;
     enum { ENTRIES = 4097 };
     uint8_t *bytes = malloc(2 * ENTRIES);
@@ -295,7 +295,7 @@ static void more_entries_than_are_taken_are_refused(void **state) {
     free(bytes);
 }
 
-static void an_answer_of_a_newer_daemon_is_taken_for_what_is_known(void **state) {
+static void unknown_fields_of_answers_are_skipped(void **state) {
     (void)state;
     struct raw message = {.length = 0};
     raw_number(&message, 1, 5);
@@ -307,18 +307,18 @@ static void an_answer_of_a_newer_daemon_is_taken_for_what_is_known(void **state)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_placement_reads_back_and_is_the_same_to_protobuf_c),
-        cmocka_unit_test(numbers_that_are_not_packed_are_taken_as_well),
-        cmocka_unit_test(shown_placements_and_loads_read_back),
-        cmocka_unit_test(a_plan_and_its_request_read_back),
-        cmocka_unit_test(progress_drain_and_layers_read_back),
-        cmocka_unit_test(what_is_cut_short_is_refused_and_owns_nothing),
-        cmocka_unit_test(placements_that_contradict_themselves_are_refused),
-        cmocka_unit_test(numbers_too_great_for_their_field_are_refused),
-        cmocka_unit_test(what_a_request_may_not_hold_is_refused),
+        cmocka_unit_test(a_placement_round_trips_and_matches_protobuf_c),
+        cmocka_unit_test(unpacked_numbers_are_accepted),
+        cmocka_unit_test(placements_and_loads_round_trip),
+        cmocka_unit_test(a_plan_and_its_request_round_trip),
+        cmocka_unit_test(progress_drain_and_layers_round_trip),
+        cmocka_unit_test(truncated_messages_are_refused_without_a_leak),
+        cmocka_unit_test(inconsistent_placements_are_refused),
+        cmocka_unit_test(numbers_above_the_maximum_are_refused),
+        cmocka_unit_test(invalid_fields_of_requests_are_refused),
         cmocka_unit_test(reasons_are_short_and_utf8),
-        cmocka_unit_test(more_entries_than_are_taken_are_refused),
-        cmocka_unit_test(an_answer_of_a_newer_daemon_is_taken_for_what_is_known),
+        cmocka_unit_test(too_many_entries_are_refused),
+        cmocka_unit_test(unknown_fields_of_answers_are_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Errors as google.rpc.Status: codes, details, and texts that any decoder takes.
+// Errors as google.rpc.Status: codes, details, and texts that every decoder accepts.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/google/rpc/error_details.pb-c.h"
@@ -124,18 +124,18 @@ static void message_of_any_bytes_is_sent_as_utf8(void **state) {
     google__rpc__status__free_unpacked(status, NULL);
 }
 
-static void long_message_is_cut_between_characters(void **state) {
+static void long_message_is_truncated_between_characters(void **state) {
     (void)state;
     char text[2 * EXPERTD_ERR_MESSAGE_MAX];
     memset(text, 'x', sizeof text);
-    memcpy(text + EXPERTD_ERR_MESSAGE_MAX - 2, "\xc3\xa9", 2); // its second byte would be the terminator's
+    memcpy(text + EXPERTD_ERR_MESSAGE_MAX - 2, "\xc3\xa9", 2); // the terminator would replace its second byte
     text[sizeof text - 1] = '\0';
     Google__Rpc__Status *status = encode(&(struct proto_error){.message = text, .retry_after_ms = -1});
     assert_int_equal(strlen(status->message), EXPERTD_ERR_MESSAGE_MAX - 2);
     google__rpc__status__free_unpacked(status, NULL);
 }
 
-static void status_reads_back(void **state) {
+static void status_round_trips(void **state) {
     (void)state;
     struct proto_error error = {
         .grpc_code = 14, .reason = "LOADING", .field = "model", .message = "layer 3 of 61", .retry_after_ms = 2000};
@@ -151,7 +151,7 @@ static void status_reads_back(void **state) {
     free(bytes.data);
 }
 
-static void foreign_status_reads_without_its_details(void **state) {
+static void unknown_details_of_a_status_are_skipped(void **state) {
     (void)state;
     struct raw any = {.length = 0}, damaged = {.length = 0}, raw = {.length = 0};
     raw_text(&any, 1, "type.googleapis.com/some.other.Detail");
@@ -170,13 +170,13 @@ static void foreign_status_reads_without_its_details(void **state) {
     assert_int_equal(got.retry_after_ms, -1);
 }
 
-static void status_of_other_bytes_is_refused(void **state) {
+static void invalid_status_is_refused(void **state) {
     (void)state;
     struct proto_error_text got;
     assert_refused(proto_decode_status((const uint8_t *)"\xff\xff", 2, &got), EXPERTD_ERR_MALFORMED, "", "google.rpc.Status");
 }
 
-static void long_texts_of_a_status_are_cut_to_their_buffers(void **state) {
+static void long_texts_of_a_status_are_truncated(void **state) {
     (void)state;
     char text[2048];
     memset(text, 'y', sizeof text - 1);
@@ -188,7 +188,7 @@ static void long_texts_of_a_status_are_cut_to_their_buffers(void **state) {
     assert_int_equal(strlen(got.message), sizeof got.message - 1);
 }
 
-static void absurd_retry_delay_is_not_believed(void **state) {
+static void absurd_retry_delay_is_ignored(void **state) {
     (void)state;
     static const int64_t SECONDS[] = {-1, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof SECONDS / sizeof *SECONDS; i++) {
@@ -210,12 +210,12 @@ int main(void) {
         cmocka_unit_test(status_carries_all_its_details),
         cmocka_unit_test(status_without_field_and_retry_has_only_its_reason),
         cmocka_unit_test(message_of_any_bytes_is_sent_as_utf8),
-        cmocka_unit_test(long_message_is_cut_between_characters),
-        cmocka_unit_test(status_reads_back),
-        cmocka_unit_test(foreign_status_reads_without_its_details),
-        cmocka_unit_test(status_of_other_bytes_is_refused),
-        cmocka_unit_test(long_texts_of_a_status_are_cut_to_their_buffers),
-        cmocka_unit_test(absurd_retry_delay_is_not_believed),
+        cmocka_unit_test(long_message_is_truncated_between_characters),
+        cmocka_unit_test(status_round_trips),
+        cmocka_unit_test(unknown_details_of_a_status_are_skipped),
+        cmocka_unit_test(invalid_status_is_refused),
+        cmocka_unit_test(long_texts_of_a_status_are_truncated),
+        cmocka_unit_test(absurd_retry_delay_is_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

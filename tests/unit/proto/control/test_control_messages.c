@@ -1,4 +1,4 @@
-// Describe and health: round trips, what a newer peer adds, and what is refused.
+// Describe and health: round trips, fields of a newer peer, refusals.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/expertd/v1/expertd.pb-c.h"
@@ -54,7 +54,7 @@ static struct describe_response description(void) {
                                       .placement_epoch = 12};
 }
 
-static void description_reads_back(void **state) {
+static void description_round_trips(void **state) {
     (void)state;
     struct describe_response sent = description(), got;
     struct describe_reply *owner;
@@ -84,7 +84,7 @@ static void description_reads_back(void **state) {
     describe_reply_free(owner);
 }
 
-static void every_figure_of_a_layer_reads_back(void **state) {
+static void every_field_of_a_layer_round_trips(void **state) {
     (void)state;
     struct describe_response sent = description(), got;
     struct describe_reply *owner;
@@ -106,12 +106,12 @@ static void every_figure_of_a_layer_reads_back(void **state) {
     assert_int_equal(layer->num_zero_experts, 2);
     assert_false(got.models[0].layers[1].has_router || got.models[0].layers[1].ready);
     assert_string_equal(got.models[0].layers[1].quantisation, "");
-    assert_int_equal(got.models[0].layers[1].weight_dtype, EXPERTD_DTYPE_NONE); // U8 is no dtype of the interface: packed
+    assert_int_equal(got.models[0].layers[1].weight_dtype, EXPERTD_DTYPE_NONE); // the interface has no U8: unspecified
     describe_reply_free(owner);
     free(bytes.data);
 }
 
-static void description_without_models_reads_back(void **state) {
+static void description_without_models_round_trips(void **state) {
     (void)state;
     struct describe_response sent = {.server_version = "x"}, got;
     struct describe_reply *owner;
@@ -123,7 +123,7 @@ static void description_without_models_reads_back(void **state) {
     free(bytes.data);
 }
 
-static void damaged_description_is_refused_and_owns_nothing(void **state) {
+static void damaged_description_is_refused_without_a_leak(void **state) {
     (void)state;
     struct describe_response sent = description(), got;
     struct proto_bytes bytes;
@@ -142,7 +142,7 @@ static void damaged_description_is_refused_and_owns_nothing(void **state) {
     free(bytes.data);
 }
 
-static void describe_request_reads_back(void **state) {
+static void describe_request_round_trips(void **state) {
     (void)state;
     static const char *const NAMES[] = {"", "tiny", "caf\xc3\xa9"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -168,7 +168,7 @@ static void unknown_field_of_describe_is_ignored(void **state) {
     free(model);
 }
 
-static void control_request_that_is_none_is_refused(void **state) {
+static void invalid_control_request_is_refused(void **state) {
     (void)state;
     char *text;
     assert_refused(proto_decode_describe_request((const uint8_t *)"\x0a\x05", 2, &text), EXPERTD_ERR_MALFORMED, "",
@@ -184,7 +184,7 @@ static void control_request_that_is_none_is_refused(void **state) {
     assert_null(text);
 }
 
-static void control_request_of_a_great_size_is_refused_unread(void **state) {
+static void large_control_request_is_refused_before_decoding(void **state) {
     (void)state;
     // Unknown fields of two bytes each would cost protobuf-c forty times their size.
     enum { LENGTH = 128 * 1024 };
@@ -201,7 +201,7 @@ static void control_request_of_a_great_size_is_refused_unread(void **state) {
     free(bytes);
 }
 
-static void health_request_reads_back(void **state) {
+static void health_request_round_trips(void **state) {
     (void)state;
     struct proto_bytes bytes;
     char *service;
@@ -212,7 +212,7 @@ static void health_request_reads_back(void **state) {
     free(bytes.data);
 }
 
-static void every_serving_status_reads_back(void **state) {
+static void every_serving_status_round_trips(void **state) {
     (void)state;
     for (int status = SERVING_UNKNOWN; status <= SERVICE_UNKNOWN; status++) {
         struct proto_bytes bytes;
@@ -233,16 +233,16 @@ static void serving_status_of_a_newer_daemon_is_unknown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(description_reads_back),
-        cmocka_unit_test(every_figure_of_a_layer_reads_back),
-        cmocka_unit_test(description_without_models_reads_back),
-        cmocka_unit_test(damaged_description_is_refused_and_owns_nothing),
-        cmocka_unit_test(describe_request_reads_back),
+        cmocka_unit_test(description_round_trips),
+        cmocka_unit_test(every_field_of_a_layer_round_trips),
+        cmocka_unit_test(description_without_models_round_trips),
+        cmocka_unit_test(damaged_description_is_refused_without_a_leak),
+        cmocka_unit_test(describe_request_round_trips),
         cmocka_unit_test(unknown_field_of_describe_is_ignored),
-        cmocka_unit_test(control_request_that_is_none_is_refused),
-        cmocka_unit_test(control_request_of_a_great_size_is_refused_unread),
-        cmocka_unit_test(health_request_reads_back),
-        cmocka_unit_test(every_serving_status_reads_back),
+        cmocka_unit_test(invalid_control_request_is_refused),
+        cmocka_unit_test(large_control_request_is_refused_before_decoding),
+        cmocka_unit_test(health_request_round_trips),
+        cmocka_unit_test(every_serving_status_round_trips),
         cmocka_unit_test(serving_status_of_a_newer_daemon_is_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// Reflection: every name of the interface is found in its file, with the imports; what is not there is said in the answer.
+// Reflection: every name of the interface is found in its file, with the imports; the answer reports an unknown name.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/grpc/reflection/v1/reflection.pb-c.h"
@@ -117,7 +117,7 @@ static void unknown_symbol_is_not_found(void **state) {
     }
 }
 
-static void file_comes_with_all_that_it_imports(void **state) {
+static void file_comes_with_its_imports(void **state) {
     (void)state;
     pb_response *response = ask(ASK_FILE, "expertd/v1/expertd.proto");
     assert_int_equal(response->file_descriptor_response->n_file_descriptor_proto, 3);
@@ -145,7 +145,7 @@ static void every_file_is_found_by_its_name(void **state) {
     assert_error(ask(ASK_FILE, ""), 5, "no file");
 }
 
-static void extensions_there_are_none(void **state) {
+static void there_are_no_extensions(void **state) {
     (void)state;
     struct raw request = {.length = 0}, extension = {.length = 0};
     raw_text(&extension, 1, "expertd.v1.Tensor");
@@ -163,7 +163,7 @@ static void extensions_there_are_none(void **state) {
     assert_error(ask(ASK_EXTENSION_NUMBERS, "nowhere.Message"), 5, "nowhere.Message");
 }
 
-static void question_and_host_are_echoed(void **state) {
+static void request_and_host_are_echoed(void **state) {
     (void)state;
     struct raw request = {.length = 0};
     raw_text(&request, ASK_HOST, "front.example");
@@ -175,13 +175,13 @@ static void question_and_host_are_echoed(void **state) {
     assert_error(response, 5, "no.such.Thing");
 }
 
-static void question_without_a_question_is_an_invalid_argument(void **state) {
+static void empty_request_is_an_invalid_argument(void **state) {
     (void)state;
     struct raw empty = {.length = 0};
-    assert_error(reflect(&empty), 3, "asks for nothing");
+    assert_error(reflect(&empty), 3, "no known message_request");
 }
 
-static void very_long_symbol_is_answered_cut(void **state) {
+static void very_long_symbol_is_truncated_in_the_answer(void **state) {
     (void)state;
     char symbol[2000];
     memset(symbol, 's', sizeof symbol - 1);
@@ -189,7 +189,7 @@ static void very_long_symbol_is_answered_cut(void **state) {
     assert_error(ask(ASK_SYMBOL, symbol), 5, "sssss");
 }
 
-static void bytes_that_are_no_question_are_refused(void **state) {
+static void invalid_bytes_are_refused(void **state) {
     (void)state;
     struct proto_bytes out;
     assert_refused(proto_reflect((const uint8_t *)"\x22\x7f", 2, &out), EXPERTD_ERR_MALFORMED, "", "ServerReflectionRequest");
@@ -204,13 +204,13 @@ int main(void) {
         cmocka_unit_test(services_are_listed),
         cmocka_unit_test(every_kind_of_symbol_is_found),
         cmocka_unit_test(unknown_symbol_is_not_found),
-        cmocka_unit_test(file_comes_with_all_that_it_imports),
+        cmocka_unit_test(file_comes_with_its_imports),
         cmocka_unit_test(every_file_is_found_by_its_name),
-        cmocka_unit_test(extensions_there_are_none),
-        cmocka_unit_test(question_and_host_are_echoed),
-        cmocka_unit_test(question_without_a_question_is_an_invalid_argument),
-        cmocka_unit_test(very_long_symbol_is_answered_cut),
-        cmocka_unit_test(bytes_that_are_no_question_are_refused),
+        cmocka_unit_test(there_are_no_extensions),
+        cmocka_unit_test(request_and_host_are_echoed),
+        cmocka_unit_test(empty_request_is_an_invalid_argument),
+        cmocka_unit_test(very_long_symbol_is_truncated_in_the_answer),
+        cmocka_unit_test(invalid_bytes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-// OpenRegion and CloseRegion: both sides read back what the other writes, and hostile bytes are refused.
+// OpenRegion and CloseRegion: each side decodes what the other encodes; hostile bytes are refused.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "proto/control/control.h"
 
-static void open_request_reads_back(void **state) {
+static void open_request_round_trips(void **state) {
     (void)state;
     static const uint64_t SIZES[] = {0, 1, 4096, UINT64_MAX};
     for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
@@ -16,7 +16,7 @@ static void open_request_reads_back(void **state) {
     }
 }
 
-static void close_request_reads_back(void **state) {
+static void close_request_round_trips(void **state) {
     (void)state;
     struct proto_bytes bytes;
     uint64_t got = 0;
@@ -29,7 +29,7 @@ static void close_request_reads_back(void **state) {
     free(bytes.data);
 }
 
-static void open_response_reads_back(void **state) {
+static void open_response_round_trips(void **state) {
     (void)state;
     struct open_region_response response = {.region = 0x8000000000000001,
                                             .socket = "/run/expertd/s.regions",
@@ -47,7 +47,7 @@ static void open_response_reads_back(void **state) {
     free(bytes.data);
 }
 
-static void response_that_would_not_fit_is_refused(void **state) {
+static void response_with_too_long_fields_is_refused(void **state) {
     (void)state;
     uint8_t bytes[2 + 200] = {0x12, 120}; // socket: 120 bytes
     struct open_region_response got;
@@ -65,7 +65,7 @@ static void unknown_fields_of_requests_are_refused(void **state) {
     assert_int_equal(proto_decode_close_region_request(bytes, sizeof bytes, &got).code, EXPERTD_ERR_UNKNOWN_FIELD);
 }
 
-static void bytes_that_are_no_request_are_refused(void **state) {
+static void invalid_requests_are_refused(void **state) {
     (void)state;
     const uint8_t bytes[] = {0x08};
     uint64_t got;
@@ -77,12 +77,12 @@ static void bytes_that_are_no_request_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(open_request_reads_back),
-        cmocka_unit_test(close_request_reads_back),
-        cmocka_unit_test(open_response_reads_back),
-        cmocka_unit_test(response_that_would_not_fit_is_refused),
+        cmocka_unit_test(open_request_round_trips),
+        cmocka_unit_test(close_request_round_trips),
+        cmocka_unit_test(open_response_round_trips),
+        cmocka_unit_test(response_with_too_long_fields_is_refused),
         cmocka_unit_test(unknown_fields_of_requests_are_refused),
-        cmocka_unit_test(bytes_that_are_no_request_are_refused),
+        cmocka_unit_test(invalid_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

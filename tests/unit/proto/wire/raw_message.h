@@ -1,4 +1,4 @@
-// Messages put together byte by byte, the wrong ones included, for the tests of proto/.
+// Builds messages byte by byte, also invalid ones, for the tests of proto/.
 #ifndef EXPERTD_TESTS_UNIT_PROTO_WIRE_RAW_MESSAGE_H
 #define EXPERTD_TESTS_UNIT_PROTO_WIRE_RAW_MESSAGE_H
 
@@ -59,7 +59,7 @@ static inline void raw_message(struct raw *raw, uint64_t field, const struct raw
     raw_bytes(raw, field, message->bytes, message->length);
 }
 
-// A Tensor of one element per dimension of `shape` times `element_bytes` of counting bytes.
+// Adds a Tensor of `shape` whose data are ascending bytes, `element_bytes` per element.
 static inline struct raw raw_tensor(uint64_t dtype, const uint64_t *shape, size_t rank, size_t element_bytes) {
     struct raw tensor = {.length = 0}, packed = {.length = 0};
     size_t bytes = element_bytes;
@@ -78,7 +78,7 @@ static inline struct raw raw_tensor(uint64_t dtype, const uint64_t *shape, size_
     return tensor;
 }
 
-// The bytes alone in an allocation of exactly their length, so that a sanitizer sees a read past them. The caller frees.
+// Copies the bytes to an allocation of exactly their length, so that a sanitizer detects a read past them. The caller frees it.
 static inline uint8_t *raw_exact(const uint8_t *bytes, size_t length) {
     uint8_t *copy = malloc(length ? length : 1);
     assert_non_null(copy);
@@ -94,7 +94,7 @@ static inline void assert_ok(err_t e) {
     }
 }
 
-// The code, the field and a part of the message.
+// Checks the code, the field and a part of the message.
 static inline void assert_refused(err_t e, enum expertd_err_code code, const char *field, const char *text) {
     if (e.code != code || strcmp(expertd_err_field(), field) != 0 || !strstr(expertd_err_message(), text)) {
         fail_msg("expected %s at '%s' saying '%s'; got %s at '%s' saying '%s'", expertd_err_name(code), field, text,

@@ -1,4 +1,4 @@
-// Where the hidden states lie in a message of many parts: where the decoder finds them, however it is cut, and nowhere else.
+// wire_find_hidden finds the same bytes as the decoder, however the message is split into parts.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "proto/wire/wire.h"
@@ -48,14 +48,14 @@ static struct raw message_of(bool hidden_first, bool data_first) {
     raw_text(&raw, 2, "tiny");
     raw_tag(&raw, 4, RAW_FIXED64);
     raw_put(&raw, "12345678", 8);
-    put_tensor(&raw, 7, data_first); // hidden_scale: as long, and not it
+    put_tensor(&raw, 7, data_first); // hidden_scale: the same length, but another field
     if (!hidden_first) {
         put_tensor(&raw, 31, data_first);
     }
     return raw;
 }
 
-static void it_lies_where_the_decoder_finds_it_however_it_is_cut(void **state) {
+static void hidden_is_found_at_any_split_into_parts(void **state) {
     (void)state;
     for (int order = 0; order < 4; order++) {
         struct raw raw = message_of(order & 1, order & 2);
@@ -70,7 +70,7 @@ static void it_lies_where_the_decoder_finds_it_however_it_is_cut(void **state) {
     }
 }
 
-static void a_message_without_it_has_none(void **state) {
+static void a_message_without_hidden_has_no_range(void **state) {
     (void)state;
     struct raw none = {0}, extent = {0}, tensor = {0}, place = {0}, number = {0};
     struct wire_range range;
@@ -81,13 +81,14 @@ static void a_message_without_it_has_none(void **state) {
     raw_message(&tensor, 3, &place);
     raw_message(&extent, 31, &tensor);
     assert_false(find(extent.bytes, extent.length, 5, &range));
-    raw_number(&number, 31, 4); // of another wire type
+    raw_number(&number, 31, 4); // another wire type
     assert_false(find(number.bytes, number.length, 5, &range));
     assert_true(range.first == 0 && range.length == 0);
 }
 
-// Each byte changed, each end: what is found lies in the message, and the decoder's word does not depend on what lies there.
-static void the_decoder_never_reads_what_was_found(void **state) {
+// With each byte changed and at each length: the range is within the message, and the decoder's result does not depend on its
+// bytes.
+static void the_decoder_never_reads_the_range(void **state) {
     (void)state;
     struct raw good = message_of(false, true);
     for (size_t at = 0; at < good.length; at++) {
@@ -112,9 +113,9 @@ static void the_decoder_never_reads_what_was_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_lies_where_the_decoder_finds_it_however_it_is_cut),
-        cmocka_unit_test(a_message_without_it_has_none),
-        cmocka_unit_test(the_decoder_never_reads_what_was_found),
+        cmocka_unit_test(hidden_is_found_at_any_split_into_parts),
+        cmocka_unit_test(a_message_without_hidden_has_no_range),
+        cmocka_unit_test(the_decoder_never_reads_the_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// ForwardRequest: what is refused, with the code, the field and the words that the caller reads.
+// ForwardRequest: refusals, with code, field and message.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "proto/wire/wire.h"
@@ -64,7 +64,7 @@ static void every_truncation_is_an_error_or_a_shorter_message(void **state) {
             assert_true(*expertd_err_message() != '\0');
         }
     }
-    assert_int_equal(whole, 6); // the cuts between two fields, and that before the first
+    assert_int_equal(whole, 6); // truncations between two fields, and before the first
 }
 
 static void every_changed_byte_is_read_within_the_message(void **state) {
@@ -75,7 +75,7 @@ static void every_changed_byte_is_read_within_the_message(void **state) {
             struct raw changed = raw;
             changed.bytes[at] = (uint8_t)value;
             struct wire_request got;
-            err_t e = decode(&changed, &got); // a sanitizer watches the exact allocation
+            err_t e = decode(&changed, &got); // the allocation has the exact length, so a sanitizer detects a read past it
             assert_true(!err_is(e) || *expertd_err_message() != '\0');
         }
     }
@@ -88,16 +88,16 @@ static void length_beyond_the_end_is_refused(void **state) {
         struct raw raw = {.length = 0};
         raw_tag(&raw, 31, RAW_BYTES);
         raw_varint(&raw, LENGTHS[i]);
-        assert_request_refused(&raw, EXPERTD_ERR_MALFORMED, "hidden", LENGTHS[i] > UINT32_MAX ? "at most 5" : "cut short");
+        assert_request_refused(&raw, EXPERTD_ERR_MALFORMED, "hidden", LENGTHS[i] > UINT32_MAX ? "the limit is 5" : "is truncated");
     }
 }
 
-// The same number in more bytes than other decoders take: a length of 0 in six bytes, a tag in six.
-static void long_spellings_of_lengths_and_tags_are_refused(void **state) {
+// Overlong encodings that other decoders refuse: a length of 0 in six bytes, a tag in six bytes.
+static void overlong_lengths_and_tags_are_refused(void **state) {
     (void)state;
     static const uint8_t LENGTH[] = {0x12, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00}, TAG[] = {0x88, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01};
-    assert_bytes_refused(LENGTH, sizeof LENGTH, EXPERTD_ERR_MALFORMED, "model", "at most 5");
-    assert_bytes_refused(TAG, sizeof TAG, EXPERTD_ERR_MALFORMED, "", "at most 5");
+    assert_bytes_refused(LENGTH, sizeof LENGTH, EXPERTD_ERR_MALFORMED, "model", "the limit is 5");
+    assert_bytes_refused(TAG, sizeof TAG, EXPERTD_ERR_MALFORMED, "", "the limit is 5");
 }
 
 static void inner_length_beyond_its_message_is_refused(void **state) {
@@ -107,8 +107,8 @@ static void inner_length_beyond_its_message_is_refused(void **state) {
     raw_tag(&tensor, 15, RAW_BYTES);
     raw_varint(&tensor, 4);
     raw_message(&raw, 31, &tensor);
-    raw_text(&raw, 2, "four"); // the bytes are there, but not the tensor's
-    assert_request_refused(&raw, EXPERTD_ERR_MALFORMED, "hidden.data", "cut short");
+    raw_text(&raw, 2, "four"); // the bytes exist, but do not belong to the tensor
+    assert_request_refused(&raw, EXPERTD_ERR_MALFORMED, "hidden.data", "is truncated");
 }
 
 static void varint_over_64_bits_is_refused(void **state) {
@@ -136,9 +136,9 @@ static void field_number_0_and_above_29_bits_is_refused(void **state) {
     (void)state;
     struct raw zero = {.length = 0}, great = {.length = 0};
     raw_number(&zero, 0, 1);
-    assert_request_refused(&zero, EXPERTD_ERR_MALFORMED, "", "0 is no field number");
+    assert_request_refused(&zero, EXPERTD_ERR_MALFORMED, "", "0 is not a field number");
     raw_number(&great, UINT64_C(1) << 29, 1);
-    assert_request_refused(&great, EXPERTD_ERR_MALFORMED, "", "536870912 is no field number");
+    assert_request_refused(&great, EXPERTD_ERR_MALFORMED, "", "536870912 is not a field number");
 }
 
 static void groups_and_unused_wire_types_are_refused(void **state) {
@@ -208,7 +208,7 @@ static void singular_field_twice_is_refused(void **state) {
     struct raw model = {.length = 0};
     raw_text(&model, 2, "a");
     raw_text(&model, 2, "a");
-    assert_request_refused(&model, EXPERTD_ERR_UNKNOWN_FIELD, "model", "field 2 of ForwardRequest came twice");
+    assert_request_refused(&model, EXPERTD_ERR_UNKNOWN_FIELD, "model", "field 2 of ForwardRequest is given twice");
 }
 
 static void sub_message_twice_is_refused_not_merged(void **state) {
@@ -250,7 +250,7 @@ static void two_members_of_a_oneof_are_refused(void **state) {
     assert_tensor_refused(&tensor, EXPERTD_ERR_UNKNOWN_FIELD, "hidden.extent", "exclude each other");
 }
 
-static void routes_want_ids_and_weights(void **state) {
+static void routes_need_ids_and_weights(void **state) {
     (void)state;
     struct raw tensor = small_tensor();
     for (uint64_t only = 1; only <= 2; only++) {
@@ -261,53 +261,53 @@ static void routes_want_ids_and_weights(void **state) {
     }
 }
 
-static void numbers_above_32_bits_are_refused_not_cut(void **state) {
+static void numbers_above_32_bits_are_refused_not_truncated(void **state) {
     (void)state;
     struct raw layer = {.length = 0}, priority = {.length = 0};
     raw_number(&layer, 3, (UINT64_C(1) << 32) + 3);
     assert_request_refused(&layer, EXPERTD_ERR_LAYER_UNKNOWN, "layer", "4294967299 is not served");
     raw_number(&priority, 12, UINT64_C(1) << 32);
-    assert_request_refused(&priority, EXPERTD_ERR_MALFORMED, "priority", "does not fit");
+    assert_request_refused(&priority, EXPERTD_ERR_MALFORMED, "priority", "exceeds 32 bits");
 }
 
 static void unknown_enum_numbers_are_refused(void **state) {
     (void)state;
     struct raw output = {.length = 0}, negative = {.length = 0}, shared = {.length = 0}, shared_negative = {.length = 0};
     raw_number(&output, 9, 8);
-    assert_request_refused(&output, EXPERTD_ERR_DTYPE_UNSUPPORTED, "output_dtype", "8 is no DType");
+    assert_request_refused(&output, EXPERTD_ERR_DTYPE_UNSUPPORTED, "output_dtype", "8 is not a DType");
     raw_number(&negative, 9, (uint64_t)-1);
-    assert_request_refused(&negative, EXPERTD_ERR_DTYPE_UNSUPPORTED, "output_dtype", "-1 is no DType");
+    assert_request_refused(&negative, EXPERTD_ERR_DTYPE_UNSUPPORTED, "output_dtype", "-1 is not a DType");
     raw_number(&shared, 8, 3);
-    assert_request_refused(&shared, EXPERTD_ERR_UNKNOWN_FIELD, "shared_experts", "3 is no SharedExperts");
+    assert_request_refused(&shared, EXPERTD_ERR_UNKNOWN_FIELD, "shared_experts", "3 is not a SharedExperts");
     raw_number(&shared_negative, 8, (uint64_t)-2);
-    assert_request_refused(&shared_negative, EXPERTD_ERR_UNKNOWN_FIELD, "shared_experts", "-2 is no SharedExperts");
+    assert_request_refused(&shared_negative, EXPERTD_ERR_UNKNOWN_FIELD, "shared_experts", "-2 is not a SharedExperts");
 
     struct raw tensor = raw_tensor(99, (uint64_t[]){1}, 1, 4);
-    assert_tensor_refused(&tensor, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "99 is no DType");
-    // 2^32 + 1 is F32 to a decoder that cuts it.
+    assert_tensor_refused(&tensor, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "99 is not a DType");
+    // Truncated to 32 bits, 2^32 + 1 would be F32.
     struct raw wide = raw_tensor((UINT64_C(1) << 32) + 1, (uint64_t[]){1}, 1, 4);
-    assert_tensor_refused(&wide, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "is no DType");
+    assert_tensor_refused(&wide, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "is not a DType");
 }
 
 static void tensor_without_a_dtype_is_refused(void **state) {
     (void)state;
     struct raw tensor = raw_tensor(EXPERTD_DTYPE_NONE, (uint64_t[]){1, 4}, 2, 4);
-    assert_tensor_refused(&tensor, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "not given");
+    assert_tensor_refused(&tensor, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "has no dtype");
     struct raw empty = {.length = 0};
-    assert_tensor_refused(&empty, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "not given");
+    assert_tensor_refused(&empty, EXPERTD_ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "has no dtype");
 }
 
-static void data_of_another_length_is_refused_with_both_figures(void **state) {
+static void data_of_wrong_length_is_refused_with_both_lengths(void **state) {
     (void)state;
     struct raw tensor = {.length = 0};
     raw_number(&tensor, 1, EXPERTD_DTYPE_BF16);
     raw_bytes(&tensor, 2, (uint8_t[]){2, 3}, 2);
     struct raw less = tensor, more = tensor, none = tensor;
     raw_bytes(&less, 15, "0123456789", 10);
-    assert_tensor_refused(&less, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "10 bytes came, BF16[2, 3] has 12");
+    assert_tensor_refused(&less, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "received 10 bytes, but BF16[2, 3] has 12");
     raw_bytes(&more, 15, "0123456789abc", 13);
-    assert_tensor_refused(&more, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "13 bytes came, BF16[2, 3] has 12");
-    assert_tensor_refused(&none, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "0 bytes came");
+    assert_tensor_refused(&more, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "received 13 bytes, but BF16[2, 3] has 12");
+    assert_tensor_refused(&none, EXPERTD_ERR_TENSOR_BYTES, "hidden.data", "received 0 bytes");
 }
 
 static void shape_that_overflows_is_refused(void **state) {
@@ -324,7 +324,7 @@ static void shape_that_overflows_is_refused(void **state) {
         raw_number(&tensor, 1, EXPERTD_DTYPE_F32);
         raw_message(&tensor, 2, &packed);
         raw_bytes(&tensor, 15, NULL, 0);
-        assert_tensor_refused(&tensor, EXPERTD_ERR_SHAPE_MISMATCH, "hidden.shape", "overflows");
+        assert_tensor_refused(&tensor, EXPERTD_ERR_SHAPE_MISMATCH, "hidden.shape", "exceeds 63 bits");
     }
 }
 
@@ -342,7 +342,7 @@ static void packed_shape_cut_inside_a_dimension_is_refused(void **state) {
     struct raw tensor = {.length = 0};
     raw_number(&tensor, 1, EXPERTD_DTYPE_F32);
     raw_bytes(&tensor, 2, (uint8_t[]){1, 0x80}, 2);
-    assert_tensor_refused(&tensor, EXPERTD_ERR_MALFORMED, "hidden.shape", "no whole varints");
+    assert_tensor_refused(&tensor, EXPERTD_ERR_MALFORMED, "hidden.shape", "end inside a varint");
 }
 
 static void extent_that_does_not_fit_is_refused(void **state) {
@@ -352,8 +352,8 @@ static void extent_that_does_not_fit_is_refused(void **state) {
         enum expertd_err_code code;
         const char *field, *text;
     } CASES[] = {{32, 24, EXPERTD_ERR_TENSOR_BYTES, "hidden.extent.offset", "32 is not a multiple of 64"},
-                 {0, 23, EXPERTD_ERR_TENSOR_BYTES, "hidden.extent.length", "23 bytes came, F32[2, 3] has 24"},
-                 {UINT64_MAX - 63, 64, EXPERTD_ERR_TENSOR_BYTES, "hidden.extent.length", "pass 2^64"}};
+                 {0, 23, EXPERTD_ERR_TENSOR_BYTES, "hidden.extent.length", "received 23 bytes, but F32[2, 3] has 24"},
+                 {UINT64_MAX - 63, 64, EXPERTD_ERR_TENSOR_BYTES, "hidden.extent.length", "exceeds 2^64"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct raw extent = {.length = 0}, tensor = {.length = 0};
         raw_number(&extent, 1, 1);
@@ -390,7 +390,7 @@ static void text_that_is_not_utf8_is_refused(void **state) {
     assert_request_refused(&nul, EXPERTD_ERR_MALFORMED, "model", "NUL");
 }
 
-static void text_of_any_script_is_taken(void **state) {
+static void text_in_any_script_is_accepted(void **state) {
     (void)state;
     static const char *const GOOD[] = {"",
                                        "\x7f",
@@ -423,7 +423,7 @@ static void text_longer_than_its_buffer_is_refused(void **state) {
     assert_request_refused(&model, EXPERTD_ERR_MODEL_UNKNOWN, "model", "256 bytes");
 }
 
-static void refused_request_keeps_its_id_wherever_that_lies(void **state) {
+static void refused_request_keeps_its_id_at_any_position(void **state) {
     (void)state;
     struct wire_request got;
     struct raw tensor = raw_tensor(99, (uint64_t[]){1}, 1, 4), behind = {.length = 0}, before = {.length = 0};
@@ -437,7 +437,7 @@ static void refused_request_keeps_its_id_wherever_that_lies(void **state) {
     assert_int_equal(got.id, 43);
 }
 
-static void id_that_cannot_be_reached_is_zero(void **state) {
+static void id_that_cannot_be_read_is_zero(void **state) {
     (void)state;
     struct wire_request got;
     struct raw raw = {.length = 0};
@@ -453,7 +453,7 @@ int main(void) {
         cmocka_unit_test(every_changed_byte_is_read_within_the_message),
         cmocka_unit_test(length_beyond_the_end_is_refused),
         cmocka_unit_test(inner_length_beyond_its_message_is_refused),
-        cmocka_unit_test(long_spellings_of_lengths_and_tags_are_refused),
+        cmocka_unit_test(overlong_lengths_and_tags_are_refused),
         cmocka_unit_test(varint_over_64_bits_is_refused),
         cmocka_unit_test(greatest_varint_is_read),
         cmocka_unit_test(field_number_0_and_above_29_bits_is_refused),
@@ -463,21 +463,21 @@ int main(void) {
         cmocka_unit_test(singular_field_twice_is_refused),
         cmocka_unit_test(sub_message_twice_is_refused_not_merged),
         cmocka_unit_test(two_members_of_a_oneof_are_refused),
-        cmocka_unit_test(routes_want_ids_and_weights),
-        cmocka_unit_test(numbers_above_32_bits_are_refused_not_cut),
+        cmocka_unit_test(routes_need_ids_and_weights),
+        cmocka_unit_test(numbers_above_32_bits_are_refused_not_truncated),
         cmocka_unit_test(unknown_enum_numbers_are_refused),
         cmocka_unit_test(tensor_without_a_dtype_is_refused),
-        cmocka_unit_test(data_of_another_length_is_refused_with_both_figures),
+        cmocka_unit_test(data_of_wrong_length_is_refused_with_both_lengths),
         cmocka_unit_test(shape_that_overflows_is_refused),
         cmocka_unit_test(ninth_dimension_is_refused),
         cmocka_unit_test(packed_shape_cut_inside_a_dimension_is_refused),
         cmocka_unit_test(extent_that_does_not_fit_is_refused),
         cmocka_unit_test(fields_of_routes_are_named_by_their_path),
         cmocka_unit_test(text_that_is_not_utf8_is_refused),
-        cmocka_unit_test(text_of_any_script_is_taken),
+        cmocka_unit_test(text_in_any_script_is_accepted),
         cmocka_unit_test(text_longer_than_its_buffer_is_refused),
-        cmocka_unit_test(refused_request_keeps_its_id_wherever_that_lies),
-        cmocka_unit_test(id_that_cannot_be_reached_is_zero),
+        cmocka_unit_test(refused_request_keeps_its_id_at_any_position),
+        cmocka_unit_test(id_that_cannot_be_read_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// ForwardRequest: what protobuf-c packs, the walker reads; in any order of fields; tensors as views.
+// ForwardRequest: messages packed by protobuf-c are decoded, with fields in any order and tensors as views.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/expertd/v1/expertd.pb-c.h"
@@ -24,7 +24,7 @@ static void set_tensor(pb_tensor *tensor, Expertd__V1__DType dtype, size_t eleme
     tensor->data = (ProtobufCBinaryData){bytes, (uint8_t *)BYTES};
 }
 
-// Every field set, in the storage of the caller.
+// Sets every field, in memory of the caller.
 struct full_request {
     pb_request request;
     pb_tensor hidden, ids, weights, scale, token_ids, router_input;
@@ -114,7 +114,7 @@ static void assert_full(const struct wire_request *got, const struct full_reques
     assert_tensor(&got->hidden, EXPERTD_DTYPE_F8_E4M3, full->hidden_shape, 2);
 }
 
-static void request_of_every_field_reads_as_it_was_packed(void **state) {
+static void request_with_every_field_is_decoded(void **state) {
     (void)state;
     struct full_request full;
     fill(&full);
@@ -137,7 +137,7 @@ static void tensor_is_a_view_into_the_message(void **state) {
     assert_true(data >= raw.bytes && data + got.hidden.view.bytes <= raw.bytes + raw.length);
 }
 
-// The fields of a message as spans of its bytes: enough of a reader for messages that protobuf-c packed.
+// Splits a message into its fields: a minimal reader for messages packed by protobuf-c.
 static size_t split(const struct raw *raw, size_t starts[64]) {
     size_t count = 0, at = 0;
     while (at < raw->length) {
@@ -162,7 +162,7 @@ static size_t split(const struct raw *raw, size_t starts[64]) {
     return count;
 }
 
-static void fields_in_any_order_read_alike(void **state) {
+static void fields_may_be_in_any_order(void **state) {
     (void)state;
     struct full_request full;
     fill(&full);
@@ -170,7 +170,7 @@ static void fields_in_any_order_read_alike(void **state) {
     size_t starts[64];
     size_t count = split(&raw, starts);
     assert_int_equal(count, 16);
-    // Strides prime to the number of fields visit each once; 15 is the reverse order.
+    // A stride coprime to the number of fields visits each field once; 15 is the reverse order.
     for (size_t stride = 1; stride < count; stride += 2) {
         for (size_t first = 0; first < count; first++) {
             struct raw moved = {.length = 0};
@@ -185,7 +185,7 @@ static void fields_in_any_order_read_alike(void **state) {
     }
 }
 
-static void tensor_fields_in_any_order_read_alike(void **state) {
+static void tensor_fields_may_be_in_any_order(void **state) {
     (void)state;
     static const int ORDERS[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (size_t i = 0; i < 6; i++) {
@@ -223,7 +223,7 @@ static void empty_message_is_a_request_of_defaults(void **state) {
     assert_false(got.has_output);
 }
 
-static void router_logits_take_the_place_of_routes(void **state) {
+static void router_logits_replace_routes(void **state) {
     (void)state;
     pb_request request = EXPERTD__V1__FORWARD_REQUEST__INIT;
     pb_tensor logits;
@@ -239,7 +239,7 @@ static void router_logits_take_the_place_of_routes(void **state) {
     assert_false(got.ids.present);
 }
 
-static void extent_stands_for_data(void **state) {
+static void extent_replaces_data(void **state) {
     (void)state;
     pb_request request = EXPERTD__V1__FORWARD_REQUEST__INIT;
     pb_tensor hidden;
@@ -281,12 +281,12 @@ static void no_tokens_with_and_without_data_are_legal(void **state) {
     }
 }
 
-static void shape_is_read_unpacked_and_in_several_runs(void **state) {
+static void shape_may_be_unpacked_or_split(void **state) {
     (void)state;
     struct raw tensor = {.length = 0}, raw = {.length = 0};
     raw_number(&tensor, 2, 2);
     raw_bytes(&tensor, 2, NULL, 0);
-    raw_bytes(&tensor, 2, (uint8_t[]){1, 0x83, 0x00}, 3); // 3, written longer than it must be
+    raw_bytes(&tensor, 2, (uint8_t[]){1, 0x83, 0x00}, 3); // 3 in an overlong encoding
     raw_number(&tensor, 1, EXPERTD_DTYPE_F8_E5M2);
     raw_bytes(&tensor, 2, (uint8_t[]){1}, 1);
     raw_bytes(&tensor, 15, BYTES, 6);
@@ -306,7 +306,7 @@ static void shape_of_eight_dimensions_is_read(void **state) {
     assert_int_equal(got.hidden.view.shape[3], 2);
 }
 
-static void priorities_of_either_sign_read_back(void **state) {
+static void priorities_of_either_sign_are_decoded(void **state) {
     (void)state;
     static const int32_t PRIORITIES[] = {0, 1, -1, 2, -2, 63, -64, 64, INT32_MAX, INT32_MIN + 1, INT32_MIN};
     for (size_t i = 0; i < sizeof PRIORITIES / sizeof *PRIORITIES; i++) {
@@ -319,7 +319,7 @@ static void priorities_of_either_sign_read_back(void **state) {
     }
 }
 
-static void every_dtype_of_the_interface_reads_as_its_own(void **state) {
+static void every_dtype_of_the_interface_is_decoded(void **state) {
     (void)state;
     static const enum expertd_dtype OURS[] = {EXPERTD_DTYPE_F32,     EXPERTD_DTYPE_F16, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F8_E4M3,
                                               EXPERTD_DTYPE_F8_E5M2, EXPERTD_DTYPE_I32, EXPERTD_DTYPE_I64};
@@ -359,18 +359,18 @@ static void longest_model_name_fits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(request_of_every_field_reads_as_it_was_packed),
+        cmocka_unit_test(request_with_every_field_is_decoded),
         cmocka_unit_test(tensor_is_a_view_into_the_message),
-        cmocka_unit_test(fields_in_any_order_read_alike),
-        cmocka_unit_test(tensor_fields_in_any_order_read_alike),
+        cmocka_unit_test(fields_may_be_in_any_order),
+        cmocka_unit_test(tensor_fields_may_be_in_any_order),
         cmocka_unit_test(empty_message_is_a_request_of_defaults),
-        cmocka_unit_test(router_logits_take_the_place_of_routes),
-        cmocka_unit_test(extent_stands_for_data),
+        cmocka_unit_test(router_logits_replace_routes),
+        cmocka_unit_test(extent_replaces_data),
         cmocka_unit_test(no_tokens_with_and_without_data_are_legal),
-        cmocka_unit_test(shape_is_read_unpacked_and_in_several_runs),
+        cmocka_unit_test(shape_may_be_unpacked_or_split),
         cmocka_unit_test(shape_of_eight_dimensions_is_read),
-        cmocka_unit_test(priorities_of_either_sign_read_back),
-        cmocka_unit_test(every_dtype_of_the_interface_reads_as_its_own),
+        cmocka_unit_test(priorities_of_either_sign_are_decoded),
+        cmocka_unit_test(every_dtype_of_the_interface_is_decoded),
         cmocka_unit_test(any_varint_but_zero_is_true),
         cmocka_unit_test(longest_model_name_fits),
     };

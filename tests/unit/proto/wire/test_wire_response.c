@@ -1,4 +1,4 @@
-// ForwardResponse: header and output bytes together are what protobuf-c unpacks.
+// ForwardResponse: protobuf-c unpacks header and output bytes together.
 #include "tests/unit/proto/wire/raw_message.h"
 
 #include "generated/expertd/v1/expertd.pb-c.h"
@@ -10,7 +10,7 @@ enum { TOKENS = 3, HIDDEN = 5, OUTPUT_BYTES = TOKENS * HIDDEN * 2 };
 
 static const uint8_t OUTPUT[OUTPUT_BYTES] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
 
-// The header in an allocation of exactly its length: an encoder that writes more is seen by a sanitizer.
+// Encodes the header into an allocation of exactly its length, so that a sanitizer detects a longer write.
 static pb_response *encode(const struct wire_response *response, size_t output_bytes, size_t *header_bytes) {
     size_t capacity = WIRE_HEADER_MAX + response->status_bytes;
     uint8_t *header = malloc(capacity);
@@ -27,7 +27,7 @@ static pb_response *encode(const struct wire_response *response, size_t output_b
     return unpacked;
 }
 
-static void answer_of_every_field_unpacks(void **state) {
+static void answer_with_every_field_matches_protobuf_c(void **state) {
     (void)state;
     struct wire_timings timings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT32_MAX, UINT32_MAX};
     struct wire_response response = {.id = UINT64_MAX,
@@ -55,7 +55,7 @@ static void answer_of_every_field_unpacks(void **state) {
     expertd__v1__forward_response__free_unpacked(got, NULL);
 }
 
-static void timings_are_told_apart(void **state) {
+static void each_timing_has_its_field(void **state) {
     (void)state;
     struct wire_timings timings = {1, 2, 3, 4, 5, 6, 7, 8};
     size_t header_bytes;
@@ -99,7 +99,7 @@ static void answer_in_a_region_names_its_extent(void **state) {
     expertd__v1__forward_response__free_unpacked(got, NULL);
 }
 
-static void refusal_carries_its_status(void **state) {
+static void error_answer_has_its_status(void **state) {
     (void)state;
     static const uint8_t STATUS[] = {8, 3, 18, 2, 'n', 'o'}; // code 3, message "no"
     struct wire_response response = {.id = 5, .status = STATUS, .status_bytes = sizeof STATUS};
@@ -112,7 +112,7 @@ static void refusal_carries_its_status(void **state) {
     expertd__v1__forward_response__free_unpacked(got, NULL);
 }
 
-static void empty_status_is_present_all_the_same(void **state) {
+static void empty_status_is_present(void **state) {
     (void)state;
     size_t header_bytes;
     pb_response *got = encode(&(struct wire_response){.status = (const uint8_t *)""}, 0, &header_bytes);
@@ -120,12 +120,12 @@ static void empty_status_is_present_all_the_same(void **state) {
     expertd__v1__forward_response__free_unpacked(got, NULL);
 }
 
-static void header_alone_counts_the_output_that_follows(void **state) {
+static void header_length_includes_the_output(void **state) {
     (void)state;
     uint8_t header[WIRE_HEADER_MAX];
     struct wire_response response = {.has_output = true, .output_dtype = EXPERTD_DTYPE_F32, .output_shape = {1 << 20, 1 << 14}};
     size_t length = wire_encode_response(&response, header, sizeof header);
-    // 2^36 bytes of data: a varint of six bytes, the last two fields being the tensor's length and its data's.
+    // 2^36 bytes of data need a varint of six bytes; the last two fields are the lengths of the tensor and of its data.
     static const uint8_t DATA_PREFIX[] = {0x7a, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02};
     assert_true(length > sizeof DATA_PREFIX);
     assert_memory_equal(header + length - sizeof DATA_PREFIX, DATA_PREFIX, sizeof DATA_PREFIX);
@@ -133,13 +133,13 @@ static void header_alone_counts_the_output_that_follows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answer_of_every_field_unpacks),
-        cmocka_unit_test(timings_are_told_apart),
+        cmocka_unit_test(answer_with_every_field_matches_protobuf_c),
+        cmocka_unit_test(each_timing_has_its_field),
         cmocka_unit_test(answer_without_tokens_has_an_empty_output),
         cmocka_unit_test(answer_in_a_region_names_its_extent),
-        cmocka_unit_test(refusal_carries_its_status),
-        cmocka_unit_test(empty_status_is_present_all_the_same),
-        cmocka_unit_test(header_alone_counts_the_output_that_follows),
+        cmocka_unit_test(error_answer_has_its_status),
+        cmocka_unit_test(empty_status_is_present),
+        cmocka_unit_test(header_length_includes_the_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,37 @@
+// The parameters of the admin server: callbacks into the daemon, passed at creation; the model and the mover, passed after the
+// load.
+#ifndef EXPERTD_DAEMON_ADMIN_ADMIN_OPTIONS_H
+#define EXPERTD_DAEMON_ADMIN_ADMIN_OPTIONS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "daemon/admin/mover.h"
+#include "expert/model/model.h"
+
+struct rpc_server;
+
+struct admin_options {
+    uint64_t (*active)(void *context); // requests in progress, for Drain's answer; on the server's thread
+    void (*drain)(void *context);      // a client requested the drain and has its answer; on the server's thread
+    void *context;
+    struct rpc_server *watcher; // rpc_options.watcher; NULL: the server polls its own sockets
+};
+
+// The functions of daemon/admin/mover.h, which tests may replace. mover NULL: the methods that need it are UNIMPLEMENTED.
+struct admin_mover {
+    struct mover *mover;
+    err_t (*show)(struct mover *mover, uint32_t layer, struct mover_placement *out);
+    err_t (*plan)(struct mover *mover, const struct mover_plan_options *options, struct mover_placement *out);
+    err_t (*apply)(struct mover *mover, const struct mover_placement *placement,
+                   bool (*progress)(void *context, const struct mover_progress *), void *context, uint64_t *new_epoch);
+    void (*placement_deinit)(struct mover_placement *placement);
+};
+
+// Borrowed until admin_destroy, including the model and the mover.
+struct admin_backend {
+    const struct model *model;
+    struct admin_mover mover;
+};
+
+#endif

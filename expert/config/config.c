@@ -1,0 +1,514 @@
+#include "expert/config/config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/regular_file.h"
+
+struct config {
+    char *path;
+    const json_t *object; // borrowed from the root of the file
+    json_t *per_layer;    // maps a key to the number (as written) of a layer for which per_layer_config overrides it
+    struct config *text;  // of the text model; NULL: the same as the file's
+    // NULL and 0 in a text model's struct:
+    json_t *root;
+    char *bytes;
+    size_t length;
+};
+
+// ---- bare NaN and Infinity ----
+
+// jansson rejects these numbers, so they are replaced by strings that no configuration contains: U+FDD0 is a noncharacter.
+struct bare_number {
+    const char *written, *quoted, *text;
+    double value;
+};
+static const struct bare_number BARE_NUMBERS[] = {
+    {"NaN", "\"\\uFDD0NaN\"", "\xef\xb7\x90NaN", NAN},
+    {"-Infinity", "\"\\uFDD0-Infinity\"", "\xef\xb7\x90-Infinity", -INFINITY},
+    {"Infinity", "\"\\uFDD0Infinity\"", "\xef\xb7\x90Infinity", INFINITY},
+};
+enum { BARE_NUMBER_COUNT = sizeof BARE_NUMBERS / sizeof *BARE_NUMBERS };
+
+// The bare number at `at` if the value ends there; NULL: none. In any other place jansson rejects the text.
+static const struct bare_number *bare_number_at(const char *at, const char *end) {
+    for (size_t i = 0; i < BARE_NUMBER_COUNT; i++) {
+        size_t length = strlen(BARE_NUMBERS[i].written);
+        if ((size_t)(end - at) < length || memcmp(at, BARE_NUMBERS[i].written, length) != 0) {
+            continue;
+        }
+        const char *next = at + length;
+        while (next < end && strchr(" \t\r\n", *next) && *next) {
+            next++;
+        }
+        return next < end && (*next == ',' || *next == ']' || *next == '}') ? &BARE_NUMBERS[i] : NULL;
+    }
+    return NULL;
+}
+
+// The end of the string that begins at `at`: past its closing quote.
+static const char *string_end(const char *at, const char *end) {
+    for (at++; at < end && *at != '"'; at++) {
+        at += *at == '\\' && end - at > 1;
+    }
+    return at < end ? at + 1 : end;
+}
+
+// Copies `text` to `out` with bare numbers quoted, and returns the length of the copy. out NULL: only measure.
+static size_t quote_bare_numbers(const char *text, size_t length, char *out) {
+    const char *at = text, *end = text + length;
+    size_t used = 0;
+    while (at < end) {
+        const char *next = *at == '"' ? string_end(at, end) : at + 1;
+        const char *from = at;
+        size_t bytes = (size_t)(next - at);
+        const struct bare_number *bare = *at == 'N' || *at == 'I' || *at == '-' ? bare_number_at(at, end) : NULL;
+        if (bare) {
+            next = at + strlen(bare->written);
+            from = bare->quoted;
+            bytes = strlen(bare->quoted);
+        }
+        if (out) {
+            memcpy(out + used, from, bytes);
+        }
+        used += bytes;
+        at = next;
+    }
+    return used;
+}
+
+static const struct bare_number *bare_number_of(const json_t *value) {
+    for (size_t i = 0; json_is_string(value) && i < BARE_NUMBER_COUNT; i++) {
+        if (strcmp(json_string_value(value), BARE_NUMBERS[i].text) == 0) {
+            return &BARE_NUMBERS[i];
+        }
+    }
+    return NULL;
+}
+
+// ---- values in messages ----
+
+enum { VALUE_TEXT_MAX = 64 };
+
+// Control characters could change the output of a terminal or a log.
+static void replace_control_characters(char *text) {
+    for (char *c = text; *c; c++) {
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+}
+
+static void value_text(const json_t *value, char *out, size_t out_bytes) {
+    const struct bare_number *bare = bare_number_of(value);
+    if (bare || json_is_string(value)) {
+        snprintf(out, out_bytes, "%s", bare ? bare->written : json_string_value(value));
+        replace_control_characters(out);
+        return;
+    }
+    memset(out, 0, out_bytes); // json_dumpb writes no terminator, and cuts a text that does not fit
+    (void)json_dumpb(value, out, out_bytes - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
+}
+
+// ---- opening ----
+
+static FALLIBLE load(struct config *config) {
+    if (memchr(config->bytes, '\0', config->length)) { // jansson would stop there and ignore the rest
+        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: it contains a NUL byte");
+    }
+    size_t quoted_length = quote_bare_numbers(config->bytes, config->length, NULL);
+    char *quoted = malloc(quoted_length + 1);
+    if (!quoted) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes", quoted_length);
+    }
+    quote_bare_numbers(config->bytes, config->length, quoted);
+    json_error_t error;
+    config->root = json_loadb(quoted, quoted_length, JSON_REJECT_DUPLICATES, &error);
+    free(quoted);
+    if (!config->root) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON in line %d: %s", error.line, error.text);
+    }
+    if (!json_is_object(config->root)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "it is not a JSON object");
+    }
+    config->object = config->root;
+    return OK;
+}
+
+static const json_t *look_up(const json_t *object, const char *key) {
+    for (int depth = 0; depth < CONFIG_KEY_DEPTH_MAX && object; depth++) {
+        const char *dot = strchr(key, '.');
+        if (!dot) {
+            return json_object_get(object, key);
+        }
+        object = json_object_getn(object, key, (size_t)(dot - key));
+        key = dot + 1;
+    }
+    return NULL;
+}
+
+static bool same(const json_t *a, const json_t *b) {
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+// Records the keys that per_layer_config overrides for one layer with another value.
+static FALLIBLE record_overrides_of_layer(struct config *config, const char *layer, const json_t *overrides) {
+    char value[VALUE_TEXT_MAX];
+    const char *key;
+    json_t *override;
+    json_object_foreach((json_t *)(uintptr_t)overrides, key, override) { // jansson's iterators take no const; they change nothing
+        bool empty = json_is_null(override) || (json_is_array(override) && json_array_size(override) == 0);
+        if (strcmp(key, "skip") == 0 && !empty) { // a list of model-specific module names, which may include the MoE block
+            value_text(override, value, sizeof value);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "per_layer_config.%s.skip is %s: layers without some of their parts are not served", layer,
+                 value);
+        }
+        if (!same(override, json_object_get(config->object, key)) &&
+            json_object_set_new(config->per_layer, key, json_string(layer)) != 0) {
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for per_layer_config");
+        }
+    }
+    return OK;
+}
+
+// Records the overrides in the per_layer_config of `object`.
+static FALLIBLE record_overrides(struct config *config, const json_t *object) {
+    const json_t *layers = json_object_get(object, "per_layer_config");
+    char value[VALUE_TEXT_MAX];
+    const char *layer;
+    json_t *overrides;
+    if (layers && !json_is_null(layers) && !json_is_object(layers)) {
+        value_text(layers, value, sizeof value);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "per_layer_config is %s: expected an object with one member for each layer", value);
+    }
+    json_object_foreach((json_t *)(uintptr_t)layers, layer, overrides) {
+        snprintf(value, sizeof value, "%s", layer);
+        replace_control_characters(value);
+        if (*layer == '\0' || layer[strspn(layer, "0123456789")] != '\0') {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "per_layer_config has a layer \"%s\": expected a layer's number", value);
+        }
+        if (!json_is_object(overrides)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "per_layer_config.%s is not an object", value);
+        }
+        TRY(record_overrides_of_layer(config, value, overrides));
+    }
+    return OK;
+}
+
+// A wrapper's per_layer_config applies to its text model, which has the layers.
+static FALLIBLE find_per_layer(struct config *config, const json_t *root) {
+    config->per_layer = json_object();
+    if (!config->per_layer) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for per_layer_config");
+    }
+    TRY(record_overrides(config, root));
+    return config->object == root ? OK : record_overrides(config, config->object);
+}
+
+// Multimodal models have the configuration of their text model in a nested object.
+static FALLIBLE find_text(struct config *config) {
+    static const char *const KEYS[] = {"text_config", "language_config", "llm_config", "thinker_config.text_config"};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *object = look_up(config->root, KEYS[i]);
+        if (!json_is_string(json_object_get(object, "model_type"))) {
+            continue;
+        }
+        config->text = calloc(1, sizeof *config->text);
+        if (!config->text || asprintf(&config->text->path, "%s: %s", config->path, KEYS[i]) < 0) {
+            free(config->text);
+            config->text = NULL;
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
+        }
+        config->text->object = object;
+        return OK;
+    }
+    return OK;
+}
+
+// Takes ownership of `bytes`, also on error.
+static FALLIBLE create(const char *path, char *bytes, size_t length, struct config **out) {
+    struct config *config = calloc(1, sizeof *config);
+    if (!config) {
+        free(bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
+    }
+    *config = (struct config){.path = strdup(path), .bytes = bytes, .length = length};
+    err_t e = config->path ? load(config) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
+    if (!err_is(e)) {
+        e = find_text(config);
+    }
+    if (!err_is(e)) {
+        e = find_per_layer(config, config->root);
+    }
+    if (!err_is(e) && config->text) {
+        e = find_per_layer(config->text, config->root);
+    }
+    if (err_is(e)) {
+        config_destroy(config);
+        return err_context(e, "%s", path);
+    }
+    *out = config;
+    return OK;
+}
+
+FALLIBLE config_open(const char *path, struct config **out) {
+    char *bytes;
+    size_t length;
+    *out = NULL;
+    TRY(regular_file_read(path, CONFIG_BYTES_MAX, &bytes, &length));
+    return create(path, bytes, length, out);
+}
+
+FALLIBLE config_parse(const char *path, const char *text, size_t length, struct config **out) {
+    *out = NULL;
+    if (length > CONFIG_BYTES_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has %zu bytes: expected at most %d", path, length, CONFIG_BYTES_MAX);
+    }
+    char *bytes = malloc(length + 1);
+    if (!bytes) {
+        FAIL(EXPERTD_ERR_NOMEM, "%s: no memory for %zu bytes", path, length);
+    }
+    if (length > 0) {
+        memcpy(bytes, text, length);
+    }
+    bytes[length] = '\0';
+    return create(path, bytes, length, out);
+}
+
+void config_destroy(struct config *config) {
+    if (!config) {
+        return;
+    }
+    config_destroy(config->text); // the recursion ends there: a text model has no text model
+    json_decref(config->per_layer);
+    json_decref(config->root);
+    free(config->bytes);
+    free(config->path);
+    free(config);
+}
+
+const struct config *config_text(const struct config *config) {
+    return config->text ? config->text : config;
+}
+
+const char *config_path(const struct config *config) {
+    return config->path;
+}
+
+const char *config_text_bytes(const struct config *config, size_t *length) {
+    *length = config->length;
+    return config->bytes;
+}
+
+// ---- values ----
+
+bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes) {
+    const json_t *value = look_up(config->object, key);
+    if (!value || json_is_null(value)) {
+        return false;
+    }
+    value_text(value, out, out_bytes);
+    return true;
+}
+
+static err_t wrong_value(const struct config *config, const char *key, const json_t *value, const char *expected) {
+    char text[VALUE_TEXT_MAX];
+    value_text(value, text, sizeof text);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s: expected %s", config->path, key, text, expected);
+}
+
+FALLIBLE config_same_in_all_layers(const struct config *config, const char *key) {
+    const json_t *layer = json_object_getn(config->per_layer, key, strcspn(key, "."));
+    if (layer) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: per_layer_config.%s overrides %s, which is not supported: all layers must have the same value", config->path,
+             json_string_value(layer), key);
+    }
+    return OK;
+}
+
+enum { NO_INDEX = -1 };
+
+// The value of a key, or if it is a list and an index is given, that element. NULL: absent or null.
+static FALLIBLE value_of(const struct config *config, const char *key, int64_t index, const json_t **out) {
+    TRY(config_same_in_all_layers(config, key));
+    const json_t *value = look_up(config->object, key);
+    if (index != NO_INDEX && json_is_array(value)) {
+        if ((size_t)index >= json_array_size(value)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: element %" PRId64 " is missing", config->path, key,
+                 json_array_size(value), index);
+        }
+        value = json_array_get(value, (size_t)index);
+    }
+    *out = json_is_null(value) ? NULL : value;
+    return OK;
+}
+
+static FALLIBLE find(const struct config *config, const char *const *keys, int64_t index, const char **key, const json_t **out) {
+    *out = NULL;
+    *key = *keys;
+    for (; *keys; keys++) {
+        const json_t *value = NULL;
+        TRY(value_of(config, *keys, index, &value));
+        if (value && *out && !same(*out, value)) {
+            char first[VALUE_TEXT_MAX], second[VALUE_TEXT_MAX];
+            value_text(*out, first, sizeof first);
+            value_text(value, second, sizeof second);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s and %s is %s, but both name the same setting: one is wrong", config->path,
+                 *key, first, *keys, second);
+        }
+        if (value && !*out) {
+            *out = value;
+            *key = *keys;
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE number_to_u32(const struct config *config, const char *key, const json_t *value, uint32_t *out) {
+    double number = json_number_value(value); // 0 for other types
+    bool integer = json_is_integer(value) || (json_is_real(value) && number == floor(number));
+    if (!integer || number < 0 || number > UINT32_MAX) {
+        return wrong_value(config, key, value, "an integer from 0 to 4294967295");
+    }
+    *out = (uint32_t)number;
+    return OK;
+}
+
+static FALLIBLE u32_at(const struct config *config, const char *const *keys, int64_t index, uint32_t *out, bool *found) {
+    const char *key;
+    const json_t *value;
+    TRY(find(config, keys, index, &key, &value));
+    *found = value != NULL;
+    return value ? number_to_u32(config, key, value, out) : OK;
+}
+
+FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found) {
+    return u32_at(config, keys, NO_INDEX, out, found);
+}
+
+FALLIBLE config_u32_at(const struct config *config, const char *const *keys, size_t index, uint32_t *out, bool *found) {
+    return u32_at(config, keys, (int64_t)index, out, found);
+}
+
+static FALLIBLE f64_at(const struct config *config, const char *const *keys, int64_t index, double *out, bool *found) {
+    const char *key;
+    const json_t *value;
+    TRY(find(config, keys, index, &key, &value));
+    *found = value != NULL;
+    const struct bare_number *bare = bare_number_of(value);
+    if (value && !bare && !json_is_number(value)) {
+        return wrong_value(config, key, value, "a number");
+    }
+    if (value) {
+        *out = bare ? bare->value : json_number_value(value);
+    }
+    return OK;
+}
+
+FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found) {
+    return f64_at(config, keys, NO_INDEX, out, found);
+}
+
+FALLIBLE config_f64_at(const struct config *config, const char *const *keys, size_t index, double *out, bool *found) {
+    return f64_at(config, keys, (int64_t)index, out, found);
+}
+
+FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found) {
+    const char *key;
+    const json_t *value;
+    TRY(find(config, keys, NO_INDEX, &key, &value));
+    *found = value != NULL;
+    if (value && !json_is_boolean(value)) {
+        return wrong_value(config, key, value, "true or false");
+    }
+    if (value) {
+        *out = json_is_true(value);
+    }
+    return OK;
+}
+
+static FALLIBLE string_at(const struct config *config, const char *const *keys, int64_t index, const char **out, bool *found) {
+    const char *key;
+    const json_t *value;
+    TRY(find(config, keys, index, &key, &value));
+    *found = value != NULL;
+    if (value && (!json_is_string(value) || bare_number_of(value))) {
+        return wrong_value(config, key, value, "a string");
+    }
+    if (value) {
+        *out = json_string_value(value);
+    }
+    return OK;
+}
+
+FALLIBLE config_string(const struct config *config, const char *const *keys, const char **out, bool *found) {
+    return string_at(config, keys, NO_INDEX, out, found);
+}
+
+FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found) {
+    return string_at(config, keys, (int64_t)index, out, found);
+}
+
+FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
+                         bool *found) {
+    const char *key;
+    const json_t *value;
+    *count = 0;
+    TRY(find(config, keys, NO_INDEX, &key, &value));
+    *found = value != NULL;
+    if (!value) {
+        return OK;
+    }
+    if (!json_is_array(value)) {
+        return wrong_value(config, key, value, "a list of integers");
+    }
+    if (json_array_size(value) > max) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: expected at most %zu", config->path, key, json_array_size(value),
+             max);
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        TRY(number_to_u32(config, key, json_array_get(value, i), &out[i]));
+    }
+    *count = json_array_size(value);
+    return OK;
+}
+
+bool config_has(const struct config *config, const char *key) {
+    const json_t *value = look_up(config->object, key);
+    return value && !json_is_null(value);
+}
+
+bool config_is_null(const struct config *config, const char *key) {
+    return json_is_null(look_up(config->object, key));
+}
+
+size_t config_list_length(const struct config *config, const char *key) {
+    return json_array_size(look_up(config->object, key));
+}
+
+size_t config_object_size(const struct config *config, const char *key) {
+    return json_object_size(look_up(config->object, key));
+}
+
+enum { NAME_SHOWN_MAX = 128 };
+
+// The path of a member for messages, "FILE: KEY.NAME"; NULL: no memory.
+static char *member_path(const struct config *config, const char *key, const char *name) {
+    char shown[NAME_SHOWN_MAX + 1], *path;
+    snprintf(shown, sizeof shown, "%s", name);
+    replace_control_characters(shown);
+    return asprintf(&path, "%s: %s.%s", config->path, key, shown) < 0 ? NULL : path;
+}
+
+FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context) {
+    json_t *object = (json_t *)(uintptr_t)look_up(config->object, key); // jansson's iterators take no const
+    err_t e = OK;
+    for (void *at = json_object_iter(object); at && !err_is(e); at = json_object_iter_next(object, at)) {
+        struct config member = {.path = member_path(config, key, json_object_iter_key(at)), .object = json_object_iter_value(at)};
+        e = member.path ? visit(context, &member) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
+        free(member.path);
+    }
+    return e;
+}

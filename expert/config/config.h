@@ -1,0 +1,66 @@
+// A checkpoint's config.json: parsed once, then queried by key. Python's bare NaN, Infinity and -Infinity are accepted. Every error
+// names the file and the key. Immutable once open; any thread.
+#ifndef EXPERTD_EXPERT_CONFIG_CONFIG_H
+#define EXPERTD_EXPERT_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct config; // opaque, so that jansson stays in one source file
+
+enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 6 };
+
+FALLIBLE config_open(const char *path, struct config **out);
+FALLIBLE config_parse(const char *path, const char *text, size_t length, struct config **out); // path: for messages
+void config_destroy(struct config *config);                                                    // NULL is legal
+
+// The configuration of the text model: the object text_config, language_config, llm_config or thinker_config.text_config if it has
+// a model_type, else the whole file. Borrowed.
+const struct config *config_text(const struct config *config);
+
+// ---- values
+// `keys`: alternative names of one setting, NULL-terminated. The first key that is present and not null is used. Two present keys
+// with different values are an error. "ffn_config.moe_top_k" is a key of a nested object. *found is false if no key is present;
+// *out is then unchanged. EXPERTD_ERR_CHECKPOINT: a wrong type or range, or a key that per_layer_config overrides.
+FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found);
+FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found); // may be infinite or NaN
+FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found);
+FALLIBLE config_string(const struct config *config, const char *const *keys, const char **out, bool *found);
+
+// The value, or if it is a list its element `index`. EXPERTD_ERR_CHECKPOINT: the list is shorter. A null element counts as not
+// found.
+FALLIBLE config_u32_at(const struct config *config, const char *const *keys, size_t index, uint32_t *out, bool *found);
+FALLIBLE config_f64_at(const struct config *config, const char *const *keys, size_t index, double *out, bool *found);
+FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
+
+// A list of up to `max` integers; not found: *count = 0.
+FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
+                         bool *found);
+
+// per_layer_config (transformers 5.23) overrides keys for single layers: {"03": {"num_experts_per_tok": 2}}. No model's own code
+// applies such overrides to a key that this program reads, so these keys must have one value in all layers. The functions above
+// check this. Call this function before the functions below, which cannot fail. EXPERTD_ERR_CHECKPOINT names the layer and the key.
+FALLIBLE config_same_in_all_layers(const struct config *config, const char *key);
+bool config_is_null(const struct config *config, const char *key);       // present, and null
+bool config_has(const struct config *config, const char *key);           // present, and not null
+size_t config_list_length(const struct config *config, const char *key); // 0: no list
+size_t config_object_size(const struct config *config, const char *key); // 0: no object
+
+// Calls `visit` for each member of the object at `key`, in the order of the file, until one returns an error. `member` is borrowed
+// for the call; a member that is not an object has no keys. No object: no call.
+typedef err_t config_visitor(void *context, const struct config *member);
+FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
+
+// A value as text (`silu`, `true`, `2.5`, `[8, 8]`), cut to out_bytes; false: absent or null.
+bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
+
+// The file's path, for messages.
+const char *config_path(const struct config *config);
+
+// The exact bytes of the file, for the model's digest. Borrowed.
+const char *config_text_bytes(const struct config *config, size_t *length);
+
+#endif

@@ -1,0 +1,408 @@
+// loader_reserve: one pass over the layers, done twice. The first time it only adds up sizes, the second time it divides the arena.
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/model/loader.h"
+#include "expert/model/memory.h"
+
+struct reservation {
+    struct arena *arena;   // NULL: measure only
+    uint64_t bytes;        // so far
+    uint64_t expert_bytes; // the part of `bytes` for routed experts; counted only while measuring
+};
+
+static FALLIBLE take(struct reservation *reservation, uint64_t count, uint64_t size, void **out) {
+    uint64_t bytes;
+    *out = NULL;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > INT64_MAX - ARENA_ALIGN ||
+        __builtin_add_overflow(reservation->bytes, (uint64_t)arena_rounded(bytes), &reservation->bytes)) {
+        FAIL(EXPERTD_ERR_NOMEM, "more than 2^63 bytes of weights");
+    }
+    return reservation->arena ? arena_take(reservation->arena, bytes, out) : OK;
+}
+
+// format: of codes that stay quantised in memory; NULL: plain elements.
+static FALLIBLE size_packed(enum expertd_dtype dtype, const struct expertd_quantised_format *format,
+                            const struct supply_matrix *matrix, struct expertd_packed_weights *out) {
+    uint64_t elements; // an upper bound, so that expertd_packed_group_bytes cannot overflow
+    if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
+        FAIL(EXPERTD_ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
+    }
+    *out = (struct expertd_packed_weights){.dtype = dtype,
+                                           .k = matrix->k,
+                                           .n = matrix->n,
+                                           .format = format,
+                                           .layout = format ? EXPERTD_PACKED_PANELS : expertd_packed_layout_best(dtype)};
+    out->group_bytes = format ? expertd_quantised_group_bytes(format, matrix->k, matrix->n)
+                              : expertd_packed_group_bytes(dtype, matrix->k, matrix->n);
+    return OK;
+}
+
+// A matrix of one group, with its pointer table.
+static FALLIBLE take_packed(struct reservation *reservation, enum expertd_dtype dtype, const struct supply_matrix *matrix,
+                            struct expertd_packed_weights *out) {
+    void *data, *table;
+    TRY(size_packed(dtype, NULL, matrix, out));
+    TRY(take(reservation, 1, out->group_bytes, &data));
+    TRY(take(reservation, 1, sizeof(void *), &table));
+    out->groups = 1;
+    if (table) {
+        *(void **)table = data;
+        out->data = table;
+    }
+    return OK;
+}
+
+// A copy of the codes' format that lives as long as the weights; NULL: the tensor is plain, or its codes are widened.
+static FALLIBLE take_format(struct reservation *reservation, const struct supply *supply, const struct supply_matrix *m,
+                            const struct expertd_quantised_format **out) {
+    void *memory;
+    *out = NULL;
+    if (!supply_keeps_codes(supply, m)) {
+        return OK;
+    }
+    TRY(take(reservation, 1, sizeof **out, &memory));
+    if (memory) {
+        memcpy(memory, &m->quantised->format, sizeof **out);
+    }
+    *out = memory ? memory : &m->quantised->format;
+    return OK;
+}
+
+static FALLIBLE take_order(struct reservation *block, const struct supply *supply, const struct supply_matrix *m, int matrix,
+                           struct expert_shape *out) {
+    int order = matrix == EXPERT_DOWN ? EXPERT_INNER_ORDER : EXPERT_HIDDEN_ORDER;
+    void *none;
+    if (!supply_keeps_codes(supply, m) || !m->quantised->ordered || out->order[order] > 0) {
+        return OK;
+    }
+    out->order[order] = m->k;
+    out->order_at[order] = block->bytes;
+    return take(block, m->k, sizeof(uint32_t), &none);
+}
+
+// The shape of a layer's blocks, computed from the tensors of `expert`.
+static FALLIBLE shape_of(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
+                         uint32_t expert, enum expertd_dtype dtype, struct expert_shape *out) {
+    struct reservation block = {0};
+    void *none;
+    *out = (struct expert_shape){0};
+    for (int i = 0; i < EXPERT_MATRICES; i++) {
+        struct supply_matrix m;
+        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
+            const struct expertd_quantised_format *format;
+            TRY(take_format(reservation, supply, &m, &format));
+            TRY(size_packed(dtype, format, &m, &out->matrix[i]));
+            out->matrix_at[i] = block.bytes;
+            TRY(take(&block, 1, out->matrix[i].group_bytes, &none));
+            TRY(take_order(&block, supply, &m, i, out));
+        }
+        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
+            out->bias[i] = m.k;
+            out->bias_at[i] = block.bytes;
+            TRY(take(&block, m.k, sizeof(float), &none));
+        }
+    }
+    out->bytes = block.bytes;
+    return OK;
+}
+
+static bool is_ordered(const struct expert_shape *shape) {
+    return shape->order[EXPERT_HIDDEN_ORDER] > 0 || shape->order[EXPERT_INNER_ORDER] > 0;
+}
+
+static FALLIBLE take_shared(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
+                            enum expertd_dtype dtype, struct model_layer *out) {
+    struct expert_shape shape;
+    void *data, *table;
+    TRY(shape_of(reservation, supply, tensors, SUPPLY_SHARED, dtype, &shape));
+    TRY(take(reservation, 1, shape.bytes, &data));
+    TRY(take(reservation, EXPERT_TABLE, sizeof(void *), &table));
+    if (data) {
+        struct expert_block block = {.data = data, .bytes = shape.bytes}, *blocks = &block;
+        expert_weights_bind(&shape, &blocks, 1, table, &out->shared);
+    }
+    out->ordered |= is_ordered(&shape);
+    return OK;
+}
+
+static FALLIBLE place(const struct model_options *options, const struct layer_params *params, struct placement **out) {
+    if (options->place) {
+        return options->place(options->place_context, params, options->ranks, out);
+    }
+    return placement_contiguous(params->num_experts, options->ranks, 1, out);
+}
+
+// Reserves the layer's shards in the arena, each rank's blocks on the rank's memory node. Takes ownership of the placement.
+static FALLIBLE take_shards(struct reservation *reservation, const struct topology *topology, struct placement *placement,
+                            struct model_layer *out) {
+    struct shards *shards;
+    TRY(shards_create(placement, &shards));
+    shards_in_force_init(out->in_force, shards); // from here on released by model_deinit
+    for (uint32_t r = 0; r < placement->ranks; r++) {
+        const struct topology_node *home = topology_home(topology, placement->ranks, r);
+        for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
+            void *data;
+            TRY(take(reservation, 1, out->shape.bytes, &data));
+            TRY(expert_block_over(data, out->shape.bytes, &shards->blocks[s]));
+            topology_prefer(home, data, out->shape.bytes);
+        }
+    }
+    shards_bind(shards, &out->shape);
+    return OK;
+}
+
+static FALLIBLE take_experts(struct reservation *reservation, const struct model_options *options, struct model_layer *out) {
+    void *memory;
+    struct placement *placement;
+    TRY(take(reservation, 1, sizeof *out->in_force, &memory));
+    out->in_force = memory;
+    TRY(place(options, &out->params, &placement));
+    INVARIANT(placement->ranks == options->ranks && placement->num_experts == out->params.num_experts);
+    if (reservation->arena) {
+        return take_shards(reservation, options->topology, placement, out);
+    }
+    uint32_t copies = placement->copies;
+    placement_destroy(placement);
+    for (uint32_t s = 0; s < copies; s++) {
+        TRY(take(reservation, 1, out->shape.bytes, &memory));
+    }
+    reservation->expert_bytes += copies * (uint64_t)out->shape.bytes;
+    return OK;
+}
+
+// The weights that every token uses: the router, and the tensors that belong to no expert.
+static FALLIBLE take_common(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
+                            enum expertd_dtype dtype, struct model_layer *out) {
+    struct supply_matrix m;
+    void *bias = NULL;
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER, &m)) {
+        TRY(take_packed(reservation, EXPERTD_DTYPE_F32, &m, &out->router));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER_BIAS, &m)) {
+        TRY(take(reservation, m.k, sizeof(float), &bias));
+        out->router_bias = bias;
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SELECTION_BIAS, &m)) {
+        TRY(take(reservation, m.k, sizeof(float), &bias));
+        out->selection_bias = bias;
+    }
+    if (tensors->router_norm.data) {
+        TRY(take(reservation, tensors->params.hidden_size, sizeof(float), &bias));
+        out->router_norm = bias;
+        TRY(take(reservation, tensors->params.num_experts, sizeof(float), &bias));
+        out->expert_scale = bias;
+    }
+    if (tensors->token_experts.data) {
+        void *table;
+        TRY(take(reservation, (size_t)tensors->params.num_token_ids * tensors->params.routing.top_k, sizeof(int32_t), &table));
+        out->token_experts = table;
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
+        TRY(take_packed(reservation, EXPERTD_DTYPE_F32, &m, &out->shared_gate));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_LATENT_IN, &m)) {
+        TRY(take_packed(reservation, dtype, &m, &out->latent_in));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_LATENT_OUT, &m)) {
+        TRY(take_packed(reservation, dtype, &m, &out->latent_out));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_OUTPUT_NORM, &m)) {
+        TRY(take(reservation, m.k, sizeof(float), &bias));
+        out->output_norm = bias;
+    }
+    if (tensors->params.shared == SHARED_BIAS && supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_DOWN_BIAS, &m)) {
+        TRY(take(reservation, m.k, sizeof(float), &bias));
+        out->output_bias = bias;
+    }
+    return OK;
+}
+
+// "mxfp4"; "int4_group32+fp8_channel" if down has another format; "" for plain routed experts.
+static void name_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
+    struct supply_matrix up, down;
+    char texts[2][QUANTISED_NAME_MAX] = {"", ""};
+    if (supply_describe(supply, tensors, 0, SUPPLY_UP, &up) && up.quantised) {
+        quantised_name(up.quantised, texts[0]);
+    }
+    if (supply_describe(supply, tensors, 0, SUPPLY_DOWN, &down) && down.quantised) {
+        quantised_name(down.quantised, texts[1]);
+    }
+    bool same = strcmp(texts[0], texts[1]) == 0;
+    snprintf(out, bytes, "%s%s%s", texts[0], same || !texts[0][0] ? "" : "+", same ? "" : texts[1]);
+}
+
+static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
+                              const struct model_options *options, enum expertd_dtype dtype, struct model_layer *out) {
+    void *memory;
+    *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
+    memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
+    name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
+    TRY(shape_of(reservation, supply, tensors, 0, dtype, &out->shape));
+    out->ordered = is_ordered(&out->shape);
+    TRY(take_experts(reservation, options, out));
+    if (shared_has_expert(tensors->params.shared)) {
+        TRY(take_shared(reservation, supply, tensors, dtype, out));
+    }
+    TRY(take_common(reservation, supply, tensors, dtype, out));
+    out->params.routing.selection_bias = out->selection_bias;
+    out->params.routing.expert_scale = out->expert_scale;
+    TRY(take(reservation, tensors->params.num_experts, sizeof(uint64_t), &memory));
+    out->expert_digests = memory;
+    return OK;
+}
+
+static FALLIBLE check_params(const struct layer_params *params) {
+    if (params->hidden_size == 0 || params->intermediate_size == 0 || params->num_experts == 0 ||
+        params->routing.num_experts == 0 || (shared_has_expert(params->shared) && params->shared_intermediate_size == 0)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "a size is 0: hidden %u, expert width %u, experts %u, shared width %u", params->hidden_size,
+             params->intermediate_size, params->num_experts, params->shared_intermediate_size);
+    }
+    bool simple = !params->weights_on_input && params->num_zero_experts == 0 && params->shared != SHARED_AVERAGE &&
+                  params->shared != SHARED_BIAS && !params->has_output_norm;
+    INVARIANT(params->latent_size == 0 || simple); // no architecture combines them
+    INVARIANT(!params->has_output_norm ||
+              params->num_zero_experts == 0); // the sum overwrites the input row, which identity experts return
+    return params->has_router ? expertd_routing_check(&params->routing) : OK;
+}
+
+static uint32_t greater(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+static void take_maxima(struct model *model, const struct layer_params *params) {
+    model->max_hidden_size = greater(model->max_hidden_size, params->hidden_size);
+    model->max_intermediate_size = greater(model->max_intermediate_size, params->intermediate_size);
+    model->max_intermediate_size = greater(model->max_intermediate_size, params->shared_intermediate_size);
+    model->max_experts = greater(model->max_experts, greater(params->num_experts, params->routing.num_experts));
+    model->max_top_k = greater(model->max_top_k, params->routing.top_k);
+}
+
+static uint64_t threads_of(const struct model_options *options) {
+    return options->team ? expertd_team_threads(options->team) : 1;
+}
+
+uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options) {
+    return threads_of(options) * arena_rounded(supply_staging_bytes(supply));
+}
+
+// The memory that is available, and the memory that the load needs. During the load it holds weights and staging memory, afterwards
+// weights and scratch. The configured limit bounds the first sum only.
+struct budget {
+    struct memory_limit available, weights_limit;
+    uint64_t weights, staging, scratch;
+};
+
+static FALLIBLE make_budget(const struct supply *supply, const struct model_options *options, struct budget *out) {
+    *out = (struct budget){.staging = loader_staging_bytes(supply, options)};
+    TRY(memory_available(&out->available));
+    out->weights_limit = out->available;
+    if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->available.bytes) {
+        out->weights_limit.bytes = options->memory_bytes_max;
+        snprintf(out->weights_limit.what, sizeof out->weights_limit.what, "the configured memory limit");
+    }
+    return OK;
+}
+
+static bool fits(uint64_t weights, uint64_t other, const struct memory_limit *limit) {
+    return weights <= limit->bytes && other <= limit->bytes - weights;
+}
+
+static bool weights_fit(const struct budget *budget) {
+    return fits(budget->weights, budget->staging, &budget->weights_limit);
+}
+
+static FALLIBLE refuse(const struct supply *supply, const struct model *model, const struct budget *budget, size_t fitting) {
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], hint[160], size[MEMORY_TEXT_MAX], scratch[160] = "";
+    if (fitting == 0) {
+        snprintf(hint, sizeof hint, "not one layer would fit");
+    } else {
+        snprintf(hint, sizeof hint, "%zu %s would fit: --layers %u-%u", fitting, fitting == 1 ? "layer" : "layers",
+                 supply->layers[0].params.layer, supply->layers[fitting - 1].params.layer);
+    }
+    char kind[QUANTISATION_NAME_MAX] = "";
+    name_quantisation(supply, &supply->layers[0], kind, sizeof kind);
+    bool keeps_codes = kind[0] && supply->widen == EXPERTD_DTYPE_NONE, only_scratch_does_not_fit = weights_fit(budget);
+    if (only_scratch_does_not_fit) {
+        snprintf(scratch, sizeof scratch, ", a batch's scratch %s more (lower max_batch_tokens)",
+                 memory_text(budget->scratch, size));
+    }
+    const struct memory_limit *limit = only_scratch_does_not_fit ? &budget->available : &budget->weights_limit;
+    FAIL(EXPERTD_ERR_NOMEM, "%s: %zu MoE layers in %s%s take %s of memory%s, but %s is available (%s); %s%s", model->name,
+         supply->count, keeps_codes ? kind : expertd_dtype_name(model->compute_dtype), kind[0] && !keeps_codes ? " (widened)" : "",
+         memory_text(budget->weights + (only_scratch_does_not_fit ? 0 : budget->staging), need), scratch,
+         memory_text(limit->bytes, have), limit->what, hint, kind[0] && !keeps_codes ? "; they take less without --widen" : "");
+}
+
+// Appends a measured layer to `seen`, the model so far, which scratch_bytes reads.
+static void add_seen(struct model *seen, const struct model_layer *layer) {
+    seen->layers[seen->num_layers++] = *layer;
+    take_maxima(seen, &layer->params);
+}
+
+static FALLIBLE measure_layers(const struct supply *supply, const struct model_options *options, struct model *seen,
+                               uint64_t *arena_bytes) {
+    struct reservation reservation = {0};
+    struct budget budget;
+    void *none;
+    size_t fitting = 0;
+    TRY(make_budget(supply, options, &budget));
+    uint64_t window = 0; // with a sink, the host holds one expert for each thread at a time
+    TRY(take(&reservation, supply->count, sizeof *seen->layers, &none));
+    for (size_t i = 0; i < supply->count; i++) {
+        struct model_layer layer;
+        const struct layer_params *params = &supply->layers[i].params;
+        TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
+        TRY_IN(lay_out_layer(&reservation, supply, &supply->layers[i], options, seen->compute_dtype, &layer), "layer %u (%s)",
+               params->layer, supply->layers[i].prefix);
+        add_seen(seen, &layer);
+        window = layer.shape.bytes > window ? layer.shape.bytes : window;
+        budget.weights = reservation.bytes;
+        if (options->sink) {
+            budget.weights += threads_of(options) * window - reservation.expert_bytes;
+        }
+        budget.scratch = options->scratch_bytes ? options->scratch_bytes(options->scratch_context, seen) : 0;
+        if (weights_fit(&budget) && fits(budget.weights, budget.scratch, &budget.available)) {
+            fitting = i + 1;
+        }
+    }
+    *arena_bytes = reservation.bytes;
+    return fitting < supply->count ? refuse(supply, seen, &budget, fitting) : OK;
+}
+
+static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,
+                        uint64_t *arena_bytes) {
+    struct model seen = *model;
+    seen.ranks = options->ranks;
+    seen.layers = calloc(supply->count, sizeof *seen.layers);
+    if (!seen.layers) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu layers", supply->count);
+    }
+    err_t e = measure_layers(supply, options, &seen, arena_bytes);
+    free(seen.layers);
+    return e;
+}
+
+FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model) {
+    uint64_t bytes = 0;
+    TRY(measure(supply, options, model, &bytes));
+    TRY_IN(arena_init(&model->arena, bytes), "%s", model->name);
+    struct reservation reservation = {.arena = &model->arena};
+    void *layers;
+    TRY(take(&reservation, supply->count, sizeof *model->layers, &layers));
+    INVARIANT(layers);
+    model->layers = layers;
+    model->num_layers = supply->count;
+    model->ranks = options->ranks;
+    model->topology = options->topology;
+    for (size_t i = 0; i < supply->count; i++) {
+        TRY(lay_out_layer(&reservation, supply, &supply->layers[i], options, model->compute_dtype, &model->layers[i]));
+        take_maxima(model, &model->layers[i].params);
+    }
+    INVARIANT(reservation.bytes == bytes);
+    model->fixed_bytes = bytes - model_weights_bytes(model);
+    return OK;
+}

@@ -1,0 +1,137 @@
+#include "expert/supply/supply.h"
+
+#include "base/arena.h"
+#include "expert/checkpoint/digest.h"
+
+void supply_close(struct supply *supply) {
+    layer_tensors_free(supply->layers, supply->count);
+    if (supply->source && supply->source->close) {
+        supply->source->close(supply);
+    }
+    *supply = (struct supply){0};
+}
+
+static void set_shape(const struct layer_params *p, uint32_t expert, enum supply_tensor tensor, struct supply_matrix *out) {
+    size_t width = expert == SUPPLY_SHARED ? p->shared_intermediate_size : p->intermediate_size;
+    size_t outputs = p->routing.num_experts, rows = expert == SUPPLY_SHARED ? p->hidden_size : expert_row_size(p);
+    const struct {
+        size_t n, k;
+    } shapes[SUPPLY_TENSORS] = {
+        [SUPPLY_GATE] = {width, rows},
+        [SUPPLY_UP] = {width, rows},
+        [SUPPLY_DOWN] = {rows, width},
+        [SUPPLY_GATE_BIAS] = {1, width},
+        [SUPPLY_UP_BIAS] = {1, width},
+        [SUPPLY_DOWN_BIAS] = {1, rows},
+        [SUPPLY_ROUTER] = {outputs, p->hidden_size},
+        [SUPPLY_ROUTER_BIAS] = {1, outputs},
+        [SUPPLY_SELECTION_BIAS] = {1, outputs},
+        [SUPPLY_SHARED_GATE] = {1, p->hidden_size},
+        [SUPPLY_LATENT_IN] = {p->latent_size, p->hidden_size},
+        [SUPPLY_LATENT_OUT] = {p->hidden_size, p->latent_size},
+        [SUPPLY_OUTPUT_NORM] = {1, p->hidden_size},
+    };
+    out->n = shapes[tensor].n;
+    out->k = shapes[tensor].k;
+}
+
+bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     struct supply_matrix *out) {
+    *out = (struct supply_matrix){0};
+    set_shape(&layer->params, expert, tensor, out);
+    return supply->source->describe(supply, layer, expert, tensor, out);
+}
+
+bool supply_keeps_codes(const struct supply *supply, const struct supply_matrix *m) {
+    return m->quantised && supply->widen == EXPERTD_DTYPE_NONE;
+}
+
+// ---- staging memory. For a quantised tensor: the rows, the widened elements, the implementation's staging_bytes. For a plain
+// tensor only the last.
+
+static size_t rows_bytes(const struct supply_matrix *m) {
+    return arena_rounded(quantised_rows_bytes(m->quantised, m->n, m->k));
+}
+
+static size_t source_staging_at(const struct supply *supply, const struct supply_matrix *m) {
+    if (!m->quantised) {
+        return 0;
+    }
+    return rows_bytes(m) + (supply_keeps_codes(supply, m) ? 0 : arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen)));
+}
+
+static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
+    size_t most = 0;
+    for (int t = first; t < end; t++) {
+        struct supply_matrix m;
+        if (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m)) {
+            size_t bytes = source_staging_at(supply, &m) + supply->source->staging_bytes(&m);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+size_t supply_staging_bytes(const struct supply *supply) {
+    size_t most = 0;
+    for (size_t i = 0; i < supply->count; i++) {
+        const struct layer_tensors *layer = &supply->layers[i];
+        size_t bytes = staging_of(supply, layer, SUPPLY_SHARED, 0, SUPPLY_TENSORS);
+        most = bytes > most ? bytes : most;
+        for (uint32_t e = 0; e < layer->params.num_experts; e++) {
+            bytes = staging_of(supply, layer, e, 0, SUPPLY_EXPERT_TENSORS);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+// ---- a tensor's steps ----
+
+bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                  void *staging, struct supply_matrix *out) {
+    if (!supply_describe(supply, layer, expert, tensor, out)) {
+        return false;
+    }
+    if (supply->source->generate) {
+        supply->source->generate(supply, layer, expert, tensor, (char *)staging + source_staging_at(supply, out), out);
+    }
+    return true;
+}
+
+FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix *matrix) {
+    return supply->source->prepare ? supply->source->prepare(supply, matrix) : OK;
+}
+
+FALLIBLE supply_unpack(void *staging, struct supply_matrix *m) {
+    return m->quantised ? quantised_rows_take(m->quantised, m->n, m->k, staging, &m->rows) : OK;
+}
+
+void supply_digest(const struct supply_matrix *m, void *staging, struct digest *digest) {
+    if (m->quantised) {
+        quantised_rows_digest(&m->rows, m->n, m->k, digest);
+    } else {
+        digest_matrix(digest, &m->source, m->n, m->k, staging);
+    }
+}
+
+void supply_widen(const struct supply *supply, void *staging, struct supply_matrix *m) {
+    char *out = (char *)staging + rows_bytes(m);
+    quantised_rows_widen(&m->rows, m->n, m->k, supply->widen, out);
+    m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen, .n_stride = m->k, .k_stride = 1};
+}
+
+void supply_release(const struct supply *supply, const struct supply_matrix *matrix) {
+    if (supply->source->release) {
+        supply->source->release(supply, matrix);
+    }
+}
+
+uint64_t supply_matrix_bytes(const struct supply_matrix *m) {
+    return m->quantised ? quantised_stored_bytes(m->quantised, m->n, m->k)
+                        : (uint64_t)m->n * m->k * expertd_dtype_size(m->source.dtype);
+}
+
+const char *supply_file_of(const struct supply *supply, const struct safetensors_entry *tensor) {
+    return supply->source->file_of ? supply->source->file_of(supply, tensor) : "";
+}
