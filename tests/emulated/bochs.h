@@ -13,6 +13,9 @@ enum { BOCHS_CPU = 0, BOCHS_SYSCALL_BRANCH = 17, BOCHS_UNDEFINED = 6, BOCHS_PAGE
 enum bochs_register { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15, BOCHS_REGISTERS };
 enum bochs_segment { SEGMENT_ES, SEGMENT_CS, SEGMENT_SS, SEGMENT_DS, SEGMENT_FS, SEGMENT_GS, BOCHS_SEGMENTS };
 
+// Linux's selectors for user mode, and the attributes of their segments: present, user mode; 64-bit code or data.
+enum { SELECTOR_CODE = 0x33, SELECTOR_DATA = 0x2b, ATTRIBUTES_CODE = 0xaffb, ATTRIBUTES_DATA = 0xcff3 };
+
 // Exported by the package's library.
 void cpu_new(unsigned cpu);
 void cpu_loop(unsigned cpu);                // runs until a hook leaves the loop

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "memory.h"
 #include "program.h"
@@ -17,10 +16,6 @@ enum {
     CR4 = 0x506a0,    // PAE, global pages, SSE and its exceptions, FSGSBASE, XSAVE
     EFER = 0xd01,     // SYSCALL, long mode enabled and active, no-execute
     XCR0 = 0xe7,      // x87, SSE, AVX, AVX-512; tiles.c needs no bit here
-    CODE_64 = 0xaffb, // present, user mode, 64-bit code
-    DATA = 0xcff3,    // present, user mode, data
-    USER_CODE = 0x33,
-    USER_DATA = 0x2b, // Linux's selectors
     MXCSR = 0x1f80,
     MXCSR_MASK = 0xffff, // the default
     FLAGS = 2,
@@ -47,18 +42,15 @@ static struct {
     bool tiles, counts;
 } cpu;
 
+static void print_count(void) {
+    fprintf(stderr, "emulated: %" PRIu64 " instructions\n", cpu.instructions);
+}
+
 void cpu_count(uint64_t from, uint64_t to) {
+    program_at_end(print_count);
     cpu.counts = true;
     cpu.counted_from = to ? program_base() + from : 0;
     cpu.counted_bytes = to ? to - from : UINT64_MAX;
-}
-
-void cpu_forget_pages(void) {
-    cpu_set_mode(BOCHS_CPU);
-}
-
-void cpu_set_thread_pointer(uint64_t base) {
-    cpu_set_seg(BOCHS_CPU, SEGMENT_FS, 1, USER_DATA, base, UINT32_MAX, DATA);
 }
 
 bool cpu_create(void *library, const char *model, bool tiles) {
@@ -93,7 +85,8 @@ _Noreturn void cpu_run(uint64_t entry, uint64_t stack) {
     memory_protect(SYSCALL_ENTRY, GUEST_PAGE, PROT_READ | PROT_EXEC);
     for (unsigned segment = 0; segment < BOCHS_SEGMENTS; segment++) {
         bool code = segment == SEGMENT_CS;
-        cpu_set_seg(BOCHS_CPU, segment, 1, code ? USER_CODE : USER_DATA, 0, UINT32_MAX, code ? CODE_64 : DATA);
+        cpu_set_seg(BOCHS_CPU, segment, 1, code ? SELECTOR_CODE : SELECTOR_DATA, 0, UINT32_MAX,
+                    code ? ATTRIBUTES_CODE : ATTRIBUTES_DATA);
     }
     cpu_set_cr0(BOCHS_CPU, CR0);
     cpu_set_cr3(BOCHS_CPU, memory_tables());
@@ -113,20 +106,13 @@ _Noreturn void cpu_run(uint64_t entry, uint64_t stack) {
     }
 }
 
-_Noreturn void end_program(int status) {
-    if (cpu.counts) {
-        fprintf(stderr, "emulated: %" PRIu64 " instructions\n", cpu.instructions);
-    }
-    _exit(status);
-}
-
 static _Noreturn void die_of_fault(unsigned vector, unsigned error) {
     uint64_t next = cpu_get_pc(BOCHS_CPU);
     fprintf(stderr,
             "emulated: exception %u (error %#x) in the instruction before %#" PRIx64 " (program + %#" PRIx64 "), address %#" PRIx64
             "\n",
             vector, error, next, next - program_base(), cpu_get_cr2(BOCHS_CPU));
-    end_program(FATAL + (vector == BOCHS_UNDEFINED ? SIGNAL_ILL : SIGNAL_SEGV));
+    program_end(FATAL + (vector == BOCHS_UNDEFINED ? SIGNAL_ILL : SIGNAL_SEGV));
 }
 
 // ---- the hooks that Bochs calls; they replace the package's. The unused ones do nothing

@@ -12,20 +12,11 @@
 // after memory_create.
 bool cpu_create(void *library, const char *model, bool tiles);
 
-// Runs the program from `entry`. The program ends the process (end_program).
+// Runs the program from `entry`. The program ends the process (program_end).
 _Noreturn void cpu_run(uint64_t entry, uint64_t stack);
-
-// Ends the process with this status. The program's output needs no flush: write calls go to the host directly.
-_Noreturn void end_program(int status);
 
 // Prints the number of instructions executed in [from, to) on stderr at the program's end. The addresses are the program's own, as
 // nm prints them; both 0: counts all instructions. Call after program_load.
 void cpu_count(uint64_t from, uint64_t to);
-
-// Call after a change of page-table entries that the CPU may have cached.
-void cpu_forget_pages(void);
-
-// Sets the FS base: the thread-local storage.
-void cpu_set_thread_pointer(uint64_t base);
 
 #endif

@@ -26,7 +26,7 @@ uint64_t memory_tables(void);
 void *memory_host(uint64_t guest);
 
 // Maps the pages with PROT_READ, PROT_WRITE and PROT_EXEC of <sys/mman.h>; 0 unmaps them. The range must lie within GUEST_BYTES. If
-// a page was mapped before, the caller also calls cpu_forget_pages.
+// a page was mapped before, the caller also calls cpu_set_mode (bochs.h).
 void memory_protect(uint64_t from, uint64_t bytes, int protection);
 
 // May the program read (or write) every byte of the range?

@@ -19,6 +19,7 @@ struct image {
 };
 
 static struct { uint64_t base, heap, heap_end; } loaded;
+static void (*at_end)(void);
 
 uint64_t program_base(void) {
     return loaded.base;
@@ -178,4 +179,15 @@ bool program_load(char *const *argv, char *const *envp, struct program *out) {
         fprintf(stderr, "emulated: arguments and environment are too large\n");
     }
     return out->stack != 0;
+}
+
+void program_at_end(void (*call)(void)) {
+    at_end = call;
+}
+
+_Noreturn void program_end(int status) {
+    if (at_end) {
+        at_end();
+    }
+    _exit(status);
 }

@@ -1,5 +1,4 @@
-// Loads a Linux program into the guest: the files of the program and of its interpreter, and a stack with arguments and
-// environment.
+// A Linux program in the guest: loads its files, its interpreter, and a stack with arguments and environment; ends it.
 #ifndef EXPERTD_TESTS_EMULATED_PROGRAM_H
 #define EXPERTD_TESTS_EMULATED_PROGRAM_H
 
@@ -18,5 +17,11 @@ uint64_t program_base(void);
 
 // brk: moves the heap's end if it can, and returns the heap's end.
 uint64_t program_break(uint64_t wanted);
+
+// Ends the process with this status. The program's output needs no flush: write calls go to the host directly.
+_Noreturn void program_end(int status);
+
+// Registers the function that program_end calls first. There is one.
+void program_at_end(void (*call)(void));
 
 #endif

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "bochs.h"
-#include "cpu.h"
 #include "memory.h"
 #include "program.h"
 #include "threads.h"
@@ -111,7 +110,7 @@ static int64_t map(const struct call *call) {
     }
     memory_protect(at, bytes, (int)call->a[2]);
     if (flags & MAP_FIXED) {
-        cpu_forget_pages();
+        cpu_set_mode(BOCHS_CPU);
     }
     return (int64_t)at;
 }
@@ -123,7 +122,7 @@ static int64_t unmap_or_protect(const struct call *call) {
     }
     bool unmap = call->number == SYS_munmap;
     memory_protect(at, bytes, unmap ? 0 : (int)call->a[2]);
-    cpu_forget_pages();
+    cpu_set_mode(BOCHS_CPU);
     if (unmap && mmap(memory_host(at), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                       0) == MAP_FAILED) {
         return -errno;
@@ -272,9 +271,9 @@ void serve_system_call(void) {
     }
     switch (call.number) {
     case SYS_exit_group:
-        end_program((int)call.a[0]);
+        program_end((int)call.a[0]);
     case SYS_tgkill: // abort()
-        end_program(KILLED + (int)call.a[2]);
+        program_end(KILLED + (int)call.a[2]);
     case SYS_exit:
         thread_end();
         break;

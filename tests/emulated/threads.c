@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "bochs.h"
-#include "cpu.h"
 #include "memory.h"
+#include "program.h"
 
 enum { THREADS_MAX = 64, STUCK = 134, NS_PER_S = 1000000000 };
 #define NEVER INT64_MAX
@@ -45,9 +45,14 @@ void thread_clear_at_end(uint64_t word) {
     running()->clear_at_end = word;
 }
 
+// Thread-local storage is addressed through FS.
+static void set_thread_pointer(uint64_t base) {
+    cpu_set_seg(BOCHS_CPU, SEGMENT_FS, 1, SELECTOR_DATA, base, UINT32_MAX, ATTRIBUTES_DATA);
+}
+
 void thread_set_pointer(uint64_t base) {
     running()->pointer = base;
-    cpu_set_thread_pointer(base);
+    set_thread_pointer(base);
 }
 
 static void save(struct thread *thread) {
@@ -63,7 +68,7 @@ static void resume(unsigned index) {
         cpu_set_reg64(BOCHS_CPU, r, thread->registers[r]);
     }
     cpu_set_mxcsr(BOCHS_CPU, thread->mxcsr);
-    cpu_set_thread_pointer(thread->pointer);
+    set_thread_pointer(thread->pointer);
     threads.current = index;
 }
 
@@ -120,7 +125,7 @@ static void take_next(void) {
     while ((next = next_ready()) == THREADS_MAX) {
         if (!any_timed()) {
             fprintf(stderr, "emulated: every thread waits for another\n");
-            end_program(STUCK);
+            program_end(STUCK);
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "bochs.h"
-#include "cpu.h"
 #include "memory.h"
+#include "program.h"
 
 enum {
     TILES = 8,
@@ -112,7 +112,7 @@ static bool decode(uint64_t at, struct instruction *i) {
 static uint8_t *operand(uint64_t address, uint64_t bytes, bool write) {
     if (!memory_allows(address, bytes, write)) {
         fprintf(stderr, "emulated: the tile row at %#" PRIx64 " lies outside the program's memory\n", address);
-        end_program(KILLED_BY_SEGV);
+        program_end(KILLED_BY_SEGV);
     }
     return memory_host(address);
 }

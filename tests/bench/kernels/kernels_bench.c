@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "tests/bench/kernels/memory_check.h"
 #include "tests/bench/kernels/plain_product.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/bench/kernels/selection.h"
@@ -86,6 +87,7 @@ static FALLIBLE bench_on(const struct selection *s, uint32_t threads, double sec
 FALLIBLE kernels_bench(const struct bench_options *options, const struct machine *machine, struct report *report) {
     struct selection s;
     TRY(selection_make(options, machine, &s));
+    TRY(check_memory(&s));
     if (options->busy_neighbour) {
         TRY(neighbour_create(&s.neighbour));
     }

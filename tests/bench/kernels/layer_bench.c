@@ -8,7 +8,7 @@
 #include "expert/layer/layer.h"
 #include "expert/model/model_load.h"
 #include "expert/synthetic/synthetic.h"
-#include "tests/bench/kernels/device/device_rig.h"
+#include "tests/bench/kernels/measure/device_rig.h"
 #include "tests/bench/kernels/measure/plain_read.h"
 #include "tests/flags/flags.h"
 

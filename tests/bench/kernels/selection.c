@@ -2,10 +2,7 @@
 
 #include <string.h>
 
-#include "expert/model/memory.h"
 #include "expertd/kernels/kernel_select.h"
-#include "tests/bench/kernels/plain_product.h"
-#include "tests/bench/kernels/product.h"
 #include "tests/flags/flags.h"
 
 enum { CACHE_MULTIPLE = 4 };
@@ -78,7 +75,7 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
     return OK;
 }
 
-static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
+FALLIBLE selection_make(const struct bench_options *o, const struct machine *machine, struct selection *s) {
     *s = (struct selection){.num_threads = o->num_threads,
                             .weights_bytes = o->weights_bytes,
                             .op = o->op,
@@ -110,31 +107,6 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
         }
     }
     return OK;
-}
-
-// Checked before the first row is measured, since a machine that swaps or kills processes gives no figures.
-static FALLIBLE check_memory(const struct selection *s) {
-    struct memory_limit limit;
-    TRY(memory_available(&limit));
-    for (size_t i = 0; i < s->num_shapes; i++) {
-        for (size_t d = 0; d < s->num_dtypes; d++) {
-            uint64_t needed = s->op == OP_GMM ? product_bytes(s->shapes[i], s->dtypes[d], s->weights_bytes)
-                                              : plain_product_bytes(s->shapes[i], s->dtypes[d], s->op, s->weights_bytes);
-            char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
-            if (needed > limit.bytes) {
-                FAIL(EXPERTD_ERR_NOMEM,
-                     "shape %s in %s needs %s, but there are %s (%s); select other shapes with --shape, or use a smaller "
-                     "pool of weights with --weights-mib",
-                     s->shapes[i]->name, s->dtypes[d]->name, memory_text(needed, wants), memory_text(limit.bytes, has), limit.what);
-            }
-        }
-    }
-    return OK;
-}
-
-FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out) {
-    TRY(select_rows(options, machine, out));
-    return check_memory(out);
 }
 
 FALLIBLE bench_layout_of(enum bench_layout layout, enum expertd_dtype dtype, enum expertd_packed_layout *out) {

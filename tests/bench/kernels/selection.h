@@ -36,9 +36,8 @@ struct selection {
     struct neighbour *neighbour; // NULL: none; owned by kernels_bench
 };
 
-// Also checks that the memory suffices for the largest row. EXPERTD_ERR_USAGE: an unknown name. EXPERTD_ERR_NOMEM: the message
-// has the figures.
-FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out);
+// EXPERTD_ERR_USAGE: an unknown name.
+FALLIBLE selection_make(const struct bench_options *o, const struct machine *machine, struct selection *s);
 
 // The layout of packed weights of the dtype. EXPERTD_ERR_USAGE: the selected kernels do not support it. Codes and I8 have
 // only one layout.

@@ -8,6 +8,7 @@
 #include "client/expertctl/print/json_out.h"
 #include "client/expertctl/print/table.h"
 #include "expertd/kernels/tuning.h"
+#include "tests/bench/kernels/memory_check.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/bench/kernels/selection.h"
 
@@ -142,6 +143,9 @@ FALLIBLE tune_bench(const struct bench_options *options, const struct machine *m
     table_init(&t.printed, NAMES, 1u << 2 | 1u << 4 | 1u << 5 | 1u << 6);
     expertd_tuning_identity_read(&t.identity);
     err_t e = selection_make(options, machine, &t.selection);
+    if (!err_is(e)) {
+        e = check_memory(&t.selection);
+    }
     if (!err_is(e)) {
         e = tune_all(&t);
     }

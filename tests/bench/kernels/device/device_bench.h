@@ -3,7 +3,7 @@
 #define EXPERTD_TESTS_BENCH_KERNELS_DEVICE_DEVICE_BENCH_H
 
 #include "tests/bench/kernels/bench_options.h"
-#include "tests/bench/kernels/device/device_rig.h"
+#include "tests/bench/kernels/measure/device_rig.h"
 #include "tests/bench/kernels/report.h"
 
 // EXPERTD_ERR_USAGE: unknown shapes or dtypes, or shapes for which a simulated device would take hours. EXPERTD_ERR_NOMEM: the

@@ -1,6 +1,6 @@
 // The library as other programs use it: many threads at once, each with its own workspace and with a team or none, on threads with
 // the least stack that kernels.h permits.
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include <pthread.h>
 

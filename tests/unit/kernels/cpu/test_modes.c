@@ -1,7 +1,7 @@
 // The library packs, multiplies, interprets, routes, normalises and combines to the same bits in any floating-point mode of the
 // caller: rounding upward, flushing subnormals, or with all exceptions unmasked.
-#include "odd_mode.h"
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/odd_mode.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "expertd/kernels/kernels.h"
 

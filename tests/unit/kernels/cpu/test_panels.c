@@ -139,7 +139,7 @@ static void every_backend_sums_as_the_scalar_twin_over_all_values(void **state) 
 
 #if defined(__x86_64__) || defined(__aarch64__)
 #include "kernels/cpu/backend/backends.h"
-#include "odd_mode.h"
+#include "tests/unit/kernels/odd_mode.h"
 
 // bf16 kernels give the same sums in any floating-point mode of the caller, and restore that mode.
 static void check_mode(const struct kernel_backend *backend) {

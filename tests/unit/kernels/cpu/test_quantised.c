@@ -1,6 +1,6 @@
 // Every backend's panel kernels of quantised weights against the scalar twin, bit for bit. Operands are next to guard pages,
 // outputs poisoned with NaN.
-#include "quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -378,7 +378,7 @@ static void e8m0_scales_are_right_at_both_ends(void **state) {
 
 #if defined(__x86_64__) || defined(__aarch64__)
 #include "kernels/cpu/backend/backends.h"
-#include "tests/unit/kernels/cpu/odd_mode.h"
+#include "tests/unit/kernels/odd_mode.h"
 
 static void check_mode(const struct kernel_backend *backend) {
     enum { K = 70 };

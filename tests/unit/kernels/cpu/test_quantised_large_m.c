@@ -1,7 +1,7 @@
 // Macrokernels and panel kernels of quantised weights at large m, several panels a call, against the scalar twin, bit for bit: any
 // number of rows and any K, and rows, codes and scales that the fast kernels must refuse.
-#include "quantised_case.h"
 #include "tests/unit/kernels/guarded.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "expertd/kernels/grouped_matmul.h"
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"

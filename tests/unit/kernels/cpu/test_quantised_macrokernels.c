@@ -1,6 +1,6 @@
 // Macrokernels of quantised weights at small m, several panels a call, against the scalar twin, bit for bit: rows that are cached
 // from call to call, that do not fit scratch, or that fast kernels must refuse; and exact integer arithmetic at its limits.
-#include "quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "expertd/kernels/grouped_matmul.h"
 

@@ -1,7 +1,7 @@
 // Products with quantised weights on a simulated GPU against the scalar twins, bit for bit, with poisoned outputs: every format and
 // tile size, remainders in every dimension, every value of codes and scales.
 #include "device_pieces.h"
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "kernels/device/device_codes.h"
 #include "kernels/device/device_plan.h"

@@ -1,7 +1,7 @@
 // Invalid arguments of a C program: missing or misaligned pointers, bad strides, sizes beyond memory, a missing workspace. Each
 // gives an error with the argument's name before anything is read or written.
-#include "tests/unit/kernels/cpu/odd_mode.h"
 #include "tests/unit/kernels/kernel_test.h"
+#include "tests/unit/kernels/odd_mode.h"
 
 #include "expertd/kernels/from_tensors.h"
 #include "expertd/kernels/grouped_gemm.h"

@@ -1,5 +1,5 @@
 // The fused products against scalar products followed by the separate steps on rows.
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "expertd/kernels/expert_matmul.h"
 

@@ -1,7 +1,7 @@
 // Packed weights (elements, int8, quantised) with the features that serving does not use: other output dtypes, existing_out,
 // options, limits, orders, callers' thread pools. Compared with the scalar twin bit for bit.
 #include "any_operation.h"
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 #include "tests/unit/kernels/teams.h"
 
 enum { CASES = CASES_OF(100) };

@@ -1,6 +1,6 @@
 // Packs quantised weights from the layouts of checkpoints: values against double arithmetic, bytes against a packer that moves one
 // code at a time, and the sources and formats that are refused.
-#include "tests/unit/kernels/cpu/quantised_case.h"
+#include "tests/unit/kernels/quantised_case.h"
 
 #include "kernels/layout/quantised_layout.h"
 

@@ -150,7 +150,7 @@ static void all_threads_work_at_once(void **state) {
 }
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#include "tests/unit/kernels/cpu/odd_mode.h"
+#include "tests/unit/kernels/odd_mode.h"
 
 static void note_mode(void *context, size_t task, unsigned thread) {
     (void)thread;

@@ -1,6 +1,6 @@
 // One device under measurement, a GPU or a simulated one, with its peak rates and memory to read. Owned by one thread.
-#ifndef EXPERTD_TESTS_BENCH_KERNELS_DEVICE_DEVICE_RIG_H
-#define EXPERTD_TESTS_BENCH_KERNELS_DEVICE_DEVICE_RIG_H
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_MEASURE_DEVICE_RIG_H
+#define EXPERTD_TESTS_BENCH_KERNELS_MEASURE_DEVICE_RIG_H
 
 #include "expertd/kernels/devices.h"
 #include "kernels/device/device_rates.h"

@@ -1,4 +1,4 @@
-#include "tests/bench/kernels/device/device_rig.h"
+#include "tests/bench/kernels/measure/device_rig.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // Floating-point modes that no kernel may compute in: FLOAT_MODE_ODD rounds upward and has all flags set; FLOAT_MODE_TRAPPING
 // unmasks all exceptions.
-#ifndef EXPERTD_TESTS_UNIT_KERNELS_CPU_ODD_MODE_H
-#define EXPERTD_TESTS_UNIT_KERNELS_CPU_ODD_MODE_H
+#ifndef EXPERTD_TESTS_UNIT_KERNELS_ODD_MODE_H
+#define EXPERTD_TESTS_UNIT_KERNELS_ODD_MODE_H
 
 #include "kernels/cpu/common/float_mode.h"
 

@@ -1,6 +1,6 @@
 // Random quantised matrices for the tests: the source as a file stores it, its packed form, and the scalar twins' answers.
-#ifndef EXPERTD_TESTS_UNIT_KERNELS_CPU_QUANTISED_CASE_H
-#define EXPERTD_TESTS_UNIT_KERNELS_CPU_QUANTISED_CASE_H
+#ifndef EXPERTD_TESTS_UNIT_KERNELS_QUANTISED_CASE_H
+#define EXPERTD_TESTS_UNIT_KERNELS_QUANTISED_CASE_H
 
 #include "tests/unit/kernels/kernel_test.h"
 
