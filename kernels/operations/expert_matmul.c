@@ -1,11 +1,11 @@
 #include "expertd/kernels/expert_matmul.h"
 
-#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/backend/backend.h"
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/operations/grouped_matmul_general.h"
 #include "kernels/operations/matmul_walk.h"
 #include "kernels/operations/walk_results.h"
+#include "kernels/products/matmul_check.h"
 
 static char *out_at(const struct expertd_grouped_matmul_args *product, size_t row, size_t column) {
     return (char *)product->out + (row * product->out_stride + column) * expertd_dtype_size(product->rhs.packed->dtype);

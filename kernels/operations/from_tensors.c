@@ -1,6 +1,6 @@
 #include "expertd/kernels/from_tensors.h"
 
-#include "kernels/common/matmul_check.h"
+#include "kernels/products/matmul_check.h"
 
 static FALLIBLE check_rank(const struct expertd_tensor_view *tensor, const char *name, uint32_t rank) {
     char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];

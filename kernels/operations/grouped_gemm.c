@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/common/matmul_check.h"
 #include "kernels/operations/grouped_gemm_shape.h"
 #include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
+#include "kernels/products/matmul_check.h"
 
 // The next group, and its offsets in the buffers: in elements (codes) and in scales.
 struct cursor {

@@ -4,9 +4,9 @@
 
 #include "base/sizes.h"
 #include "expertd/kernels/grouped_gemm.h"
-#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/operations/grouped_gemm_shape.h"
+#include "kernels/products/matmul_check.h"
 
 static const struct gemm_scaling_rule RULES[] = {
     [EXPERTD_GEMM_UNSCALED] = {"none", EXPERTD_DTYPE_NONE, 0, 0, 1},

@@ -2,11 +2,11 @@
 // (grouped_matmul_general.c).
 #include "expertd/kernels/grouped_matmul.h"
 
-#include "kernels/common/matmul_check.h"
 #include "kernels/operations/grouped_matmul_check.h"
 #include "kernels/operations/grouped_matmul_general.h"
 #include "kernels/operations/matmul_walk.h"
 #include "kernels/operations/walk_results.h"
+#include "kernels/products/matmul_check.h"
 
 size_t expertd_packed_matmul_workspace_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);

@@ -3,7 +3,7 @@
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"
 #include "expertd/kernels/quantised.h"
-#include "kernels/common/matmul_check.h"
+#include "kernels/products/matmul_check.h"
 
 static FALLIBLE check_layout(const struct expertd_packed_weights *rhs) {
     if (rhs->layout == EXPERTD_PACKED_PANELS) {

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/common/matmul_check.h"
 #include "kernels/operations/grouped_matmul_check.h"
 #include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
+#include "kernels/products/matmul_check.h"
 
 enum { TASK_ROWS = 64 }; // rows outside the local groups that a task sets
 

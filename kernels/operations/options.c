@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/backend/backend.h"
+#include "kernels/products/matmul_check.h"
 
 struct expertd_matmul_options expertd_matmul_options_default(void) {
     return (struct expertd_matmul_options){

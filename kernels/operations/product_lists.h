@@ -7,7 +7,7 @@
 #include "expertd/kernels/grouped_gemm.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/transposed_grouped_matmul.h"
-#include "kernels/common/product.h"
+#include "kernels/products/product.h"
 
 // groups: space for one per group of the operation; out->groups points to them, out->options is NULL. Errors are those of the
 // operation itself.

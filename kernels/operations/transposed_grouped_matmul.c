@@ -1,8 +1,8 @@
 #include "expertd/kernels/transposed_grouped_matmul.h"
 
-#include "kernels/common/matmul_check.h"
 #include "kernels/operations/product_lists.h"
 #include "kernels/plain/product_operation.h"
+#include "kernels/products/matmul_check.h"
 
 struct transposed {
     const struct expertd_transposed_grouped_matmul_args *args;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "expertd/kernels/grouped_matmul.h"
-#include "kernels/common/panel_kernels.h"
+#include "kernels/products/panel_kernels.h"
 
 struct walk_span {
     uint32_t first_row, rows;

@@ -1,10 +1,10 @@
-// Reads lines of an operand (common/product.h) into the form that the kernels take: widened or decoded, and K-contiguous or packed
-// in panels. Private to kernels/.
+// Reads lines of an operand (products/product.h) into the form that the kernels take: widened or decoded, and K-contiguous or
+// packed in panels. Private to kernels/.
 #ifndef EXPERTD_KERNELS_PLAIN_LINE_READER_H
 #define EXPERTD_KERNELS_PLAIN_LINE_READER_H
 
-#include "kernels/common/product.h"
 #include "kernels/cpu/backend/backend.h"
+#include "kernels/products/product.h"
 
 struct line_reader {
     const struct kernel_backend *backend;

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/common/panel_kernels.h"
-#include "kernels/common/product.h"
+#include "kernels/products/panel_kernels.h"
+#include "kernels/products/product.h"
 
 // The greatest m, n and k of the groups, and the tiling for these sizes (product_tiling).
 struct product_limits {

@@ -2,9 +2,9 @@
 #include "kernels/plain/product_engine.h"
 
 #include "base/sizes.h"
-#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/common/nontemporal_store.h"
 #include "kernels/plain/product_span.h"
+#include "kernels/products/matmul_check.h"
 
 enum {
     SPAN_ROWS_MIN = 48,   // splits into equal tiles for every kernel except AMX's integer tiles of 5 rows

@@ -1,4 +1,4 @@
-// The CPU engine for lists of products (common/product.h). Panels of B are packed on the fly into the scratch of the thread that
+// The CPU engine for lists of products (products/product.h). Panels of B are packed on the fly into the scratch of the thread that
 // multiplies them. Rows of A are read in place where the kernels can, else they are converted once per block of rows. Sums follow
 // docs/numerics.md: bits depend on the operands alone. Private to kernels/.
 #ifndef EXPERTD_KERNELS_PLAIN_PRODUCT_ENGINE_H
@@ -6,8 +6,8 @@
 
 #include "base/err.h"
 #include "expertd/kernels/team.h"
-#include "kernels/common/product.h"
 #include "kernels/plain/product_blocking.h"
+#include "kernels/products/product.h"
 
 // The tiling for an operation's m, k and n: the options' own, or that of the caller's function tiling_of, which is called once per
 // operation. The sizes have been checked.

@@ -1,8 +1,8 @@
 #include "kernels/plain/product_operation.h"
 
 #include "base/sizes.h"
-#include "kernels/common/matmul_check.h"
 #include "kernels/cpu/common/float_mode.h"
+#include "kernels/products/matmul_check.h"
 #include "kernels/reference/product_reference.h"
 
 static size_t list_bytes(size_t num_groups) {

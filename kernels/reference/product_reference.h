@@ -2,7 +2,7 @@
 #ifndef EXPERTD_KERNELS_REFERENCE_PRODUCT_REFERENCE_H
 #define EXPERTD_KERNELS_REFERENCE_PRODUCT_REFERENCE_H
 
-#include "kernels/common/product.h"
+#include "kernels/products/product.h"
 
 void product_reference(const struct product *product);
 

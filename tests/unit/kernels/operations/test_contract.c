@@ -3,7 +3,7 @@
 // it.
 #include "any_operation.h"
 
-#include "kernels/common/product.h"
+#include "kernels/products/product.h"
 
 enum { CASES = CASES_OF(60) };
 

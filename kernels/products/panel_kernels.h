@@ -1,6 +1,6 @@
 // Chooses the backend's kernel for packed weights: elements in panels, elements in slices, or quantised codes. Private to kernels/.
-#ifndef EXPERTD_KERNELS_COMMON_PANEL_KERNELS_H
-#define EXPERTD_KERNELS_COMMON_PANEL_KERNELS_H
+#ifndef EXPERTD_KERNELS_PRODUCTS_PANEL_KERNELS_H
+#define EXPERTD_KERNELS_PRODUCTS_PANEL_KERNELS_H
 
 #include "kernels/cpu/backend/backend.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/common/product.h"
+#include "kernels/products/product.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/common/matmul_check.h"
+#include "kernels/products/matmul_check.h"
 
 bool matmul_is_operand(enum expertd_dtype dtype) {
     return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_I8;

@@ -1,7 +1,7 @@
 // Argument checks shared by the grouped operations. Each returns EXPERTD_ERR_INVALID with the name of the argument. Private to
 // kernels/.
-#ifndef EXPERTD_KERNELS_COMMON_MATMUL_CHECK_H
-#define EXPERTD_KERNELS_COMMON_MATMUL_CHECK_H
+#ifndef EXPERTD_KERNELS_PRODUCTS_MATMUL_CHECK_H
+#define EXPERTD_KERNELS_PRODUCTS_MATMUL_CHECK_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 // A list of independent products, one per group: out_g = alpha_g * (A_g B_g) + beta_g * C_g. Operands may lie anywhere in memory
 // with any strides. Where k is 0, out_g = +0 + beta_g * C_g for any alpha_g. The operations on unpacked weights are described
 // in this form; the CPU's engine (kernels/plain), its scalar twin and devices compute it. Private to kernels/.
-#ifndef EXPERTD_KERNELS_COMMON_PRODUCT_H
-#define EXPERTD_KERNELS_COMMON_PRODUCT_H
+#ifndef EXPERTD_KERNELS_PRODUCTS_PRODUCT_H
+#define EXPERTD_KERNELS_PRODUCTS_PRODUCT_H
 
 #include <stdbool.h>
 #include <stddef.h>
