@@ -183,7 +183,7 @@ static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
     while (code == EXPERTD_DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= PROBE_NS) {
         asked_ns = clock_now_ns();
         code = ended ? EXPERTD_DEVICE_OK : table->finished(devices->all[device], &ended, &error);
-        code = code != EXPERTD_DEVICE_OK || answered ? code : table->finished_behind(devices->all[device], &answered, &error);
+        code = code != EXPERTD_DEVICE_OK || answered ? code : table->finished_downloads(devices->all[device], &answered, &error);
         expertd_devices_pause(started_ns);
     }
     if (code == EXPERTD_DEVICE_OK && !(ended && answered)) {

@@ -227,17 +227,17 @@ static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
         return OK;
     }
     TRY(expertd_devices_parse(is_auto ? "cuda" : device, &request));
-    request.unasked = is_auto;
+    request.automatic = is_auto;
     err_t e = expertd_devices_open(&request, out);
     if (is_auto && err_is(e)) {
         char quoted[EXPERTD_ERR_MESSAGE_MAX + 16];
         log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
         return OK;
     }
-    if (!err_is(e) && (*out)->left > 0) {
+    if (!err_is(e) && (*out)->unopened > 0) {
         log_line(LOG_LEVEL_INFO, "device_auto",
                  "kind=%s count=%u left=%u reason=\"--device %s uses all; several at once have been tested in simulation only\"",
-                 (*out)->table->kind, (*out)->count, (*out)->left, request.kind);
+                 (*out)->table->kind, (*out)->count, (*out)->unopened, request.kind);
     }
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }

@@ -137,9 +137,10 @@ static FALLIBLE check(const struct device_staging *staging, enum expertd_device_
     return expertd_devices_check(staging->devices, staging->device, code, error);
 }
 
-static FALLIBLE copy(const struct device_staging *staging, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
+static FALLIBLE copy(const struct device_staging *staging, enum expertd_device_copy_kind kind, void *to, const void *from,
+                     size_t bytes) {
     struct expertd_device_error error;
-    return check(staging, staging->devices->table->copy(device_of(staging), way, to, from, bytes, &error), &error);
+    return check(staging, staging->devices->table->copy(device_of(staging), kind, to, from, bytes, &error), &error);
 }
 
 // Copies the pieces in the staging buffer to the slot's parts, starting with part *part. The buffer is free again on return.

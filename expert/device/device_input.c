@@ -62,7 +62,7 @@ struct upload {
 
 static FALLIBLE send(const struct batch *b, const struct upload *u) {
     if (u->bytes > 0) {
-        EXPERTD_DEVICES_CALL(b->engine->devices, 0, upload_ahead, u->to, u->from, u->bytes);
+        EXPERTD_DEVICES_CALL(b->engine->devices, 0, upload_async, u->to, u->from, u->bytes);
     }
     return OK;
 }
@@ -160,7 +160,7 @@ FALLIBLE device_input_convert(struct batch *b) {
     TRY(exchange_ready(b->engine->exchange));
     struct expertd_device_error error;
     const struct expertd_devices *devices = b->engine->devices;
-    TRY(expertd_devices_check(devices, 0, devices->table->await_ahead(devices->all[0], &error), &error));
+    TRY(expertd_devices_check(devices, 0, devices->table->await_upload(devices->all[0], &error), &error));
     struct expertd_device_convert_input pending = {.rows = 0};
     struct raw_rows raw;
     for (struct raw_rows_iterator in = {.b = b}; next_request(&in, &raw);) {
@@ -181,5 +181,5 @@ FALLIBLE device_input_convert(struct batch *b) {
 void device_input_abandon(struct batch *b) {
     struct expertd_device_error error;
     const struct expertd_devices *devices = b->engine->devices;
-    (void)devices->table->await_ahead(devices->all[0], &error); // the error was reported before
+    (void)devices->table->await_upload(devices->all[0], &error); // the error was reported before
 }

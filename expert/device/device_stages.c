@@ -418,14 +418,14 @@ static FALLIBLE combine(struct batch *b) {
         token += b->requests[r].tokens;
         bytes += padded_output_bytes(b, &b->requests[r]);
     }
-    EXPERTD_DEVICES_CALL(d->devices, 0, download_behind, b->in->outputs, d->scratch[0].out[b->slot], bytes);
+    EXPERTD_DEVICES_CALL(d->devices, 0, download_async, b->in->outputs, d->scratch[0].out[b->slot], bytes);
     return OK;
 }
 
 static FALLIBLE answer(struct batch *b) {
     size_t at = 0;
     TRY(exchange_wait(b->engine->exchange));
-    TRY(expertd_devices_wait_behind(b->engine->devices, 0));
+    TRY(expertd_devices_wait_downloads(b->engine->devices, 0));
     for (size_t r = 0; r < b->count; r++) {
         size_t written = output_bytes(b, &b->requests[r]);
         if (written > 0) {

@@ -195,12 +195,12 @@ FALLIBLE expertd_devices_wait(const struct expertd_devices *devices, uint32_t in
     return poll(devices, index, devices->table->finished, "its work");
 }
 
-FALLIBLE expertd_devices_wait_behind(const struct expertd_devices *devices, uint32_t index) {
+FALLIBLE expertd_devices_wait_downloads(const struct expertd_devices *devices, uint32_t index) {
     struct expertd_device_error error;
     if (devices->timeout_ns == 0) {
-        return expertd_devices_check(devices, index, devices->table->wait_behind(devices->all[index], &error), &error);
+        return expertd_devices_check(devices, index, devices->table->wait_downloads(devices->all[index], &error), &error);
     }
-    return poll(devices, index, devices->table->finished_behind, "copying its results");
+    return poll(devices, index, devices->table->finished_downloads, "copying its results");
 }
 
 void expertd_devices_release(const struct expertd_devices *devices, uint32_t index, void *memory) {
@@ -254,13 +254,13 @@ static FALLIBLE choose_devices(const struct expertd_devices_request *request, ui
         }
         devices->numbers[devices->count++] = request->numbers[i];
     }
-    const uint32_t most = request->count > 0 ? 0 : request->unasked ? 1 : EXPERTD_DEVICES_MAX;
+    const uint32_t most = request->count > 0 ? 0 : request->automatic ? 1 : EXPERTD_DEVICES_MAX;
     for (uint32_t i = 0; i < available && devices->count < most; i++) {
-        if (!request->unasked || devices->table->proven(i)) {
+        if (!request->automatic || devices->table->proven(i)) {
             devices->numbers[devices->count++] = i;
         }
     }
-    devices->left = request->unasked ? available - devices->count : 0;
+    devices->unopened = request->automatic ? available - devices->count : 0;
     if (devices->count == 0) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s",
              available, request->kind, available == 1 ? " is" : "s are", request->kind, available == 1 ? "it" : "them");

@@ -46,19 +46,19 @@ void pieces_must(const struct pieces *p, enum expertd_device_code code, const st
 }
 
 // Copies through temporary pinned pages on the host.
-static void copy(const struct pieces *p, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
+static void copy(const struct pieces *p, enum expertd_device_copy_kind kind, void *to, const void *from, size_t bytes) {
     struct expertd_device_error error;
     void *pages = NULL;
     size_t rounded = (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
     if (posix_memalign(&pages, PAGE, rounded) != 0) {
         end(p, 1, "no memory");
     }
-    bool up = way == EXPERTD_DEVICE_UPLOAD;
+    bool up = kind == EXPERTD_DEVICE_UPLOAD;
     if (up && bytes > 0) {
         memcpy(pages, from, bytes);
     }
     pieces_must(p, p->table->pin(p->device, pages, rounded, &error), &error);
-    pieces_must(p, p->table->copy(p->device, way, up ? to : pages, up ? pages : from, bytes, &error), &error);
+    pieces_must(p, p->table->copy(p->device, kind, up ? to : pages, up ? pages : from, bytes, &error), &error);
     pieces_must(p, p->table->wait(p->device, &error), &error);
     p->table->unpin(p->device, pages);
     if (!up && bytes > 0) {

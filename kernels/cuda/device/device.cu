@@ -223,15 +223,15 @@ void unpin(struct expertd_device *d, void *memory) {
     }
 }
 
-enum expertd_device_code copy(struct expertd_device *d, enum expertd_device_way way, void *to, const void *from, size_t bytes,
-                              struct expertd_device_error *error) {
+enum expertd_device_code copy(struct expertd_device *d, enum expertd_device_copy_kind kind, void *to, const void *from,
+                              size_t bytes, struct expertd_device_error *error) {
     static const enum cudaMemcpyKind KINDS[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
     cudaError_t code = enter(d);
-    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, KINDS[way], d->stream) : code;
+    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, KINDS[kind], d->stream) : code;
     return done(code,
-                way == EXPERTD_DEVICE_UPLOAD     ? "copying to it"
-                : way == EXPERTD_DEVICE_DOWNLOAD ? "copying from it"
-                                                 : "copying within it",
+                kind == EXPERTD_DEVICE_UPLOAD     ? "copying to it"
+                : kind == EXPERTD_DEVICE_DOWNLOAD ? "copying from it"
+                                                  : "copying within it",
                 error);
 }
 
@@ -252,7 +252,7 @@ enum expertd_device_code wait(struct expertd_device *d, struct expertd_device_er
     return done(code, "waiting for its work", error);
 }
 
-enum expertd_device_code upload_ahead(struct expertd_device *d, void *to, const void *from, size_t bytes,
+enum expertd_device_code upload_async(struct expertd_device *d, void *to, const void *from, size_t bytes,
                                       struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->up) : code;
@@ -260,14 +260,14 @@ enum expertd_device_code upload_ahead(struct expertd_device *d, void *to, const 
     return done(code, "copying to it", error);
 }
 
-enum expertd_device_code await_ahead(struct expertd_device *d, struct expertd_device_error *error) {
+enum expertd_device_code await_upload(struct expertd_device *d, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaStreamWaitEvent(d->stream, d->uploaded, 0) : code;
     return done(code, "waiting for a copy to it", error);
 }
 
-enum expertd_device_code download_behind(struct expertd_device *d, void *to, const void *from, size_t bytes,
-                                         struct expertd_device_error *error) {
+enum expertd_device_code download_async(struct expertd_device *d, void *to, const void *from, size_t bytes,
+                                        struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventRecord(d->computed, d->stream) : code;
     code = code == cudaSuccess ? cudaStreamWaitEvent(d->down, d->computed, 0) : code;
@@ -276,7 +276,7 @@ enum expertd_device_code download_behind(struct expertd_device *d, void *to, con
     return done(code, "copying from it", error);
 }
 
-enum expertd_device_code wait_behind(struct expertd_device *d, struct expertd_device_error *error) {
+enum expertd_device_code wait_downloads(struct expertd_device *d, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventSynchronize(d->downloaded) : code;
     return done(code, "waiting for its answers", error);
@@ -295,7 +295,7 @@ enum expertd_device_code finished(struct expertd_device *d, int *out, struct exp
     return code == cudaErrorNotReady ? EXPERTD_DEVICE_OK : done(code, "querying its work", error);
 }
 
-enum expertd_device_code finished_behind(struct expertd_device *d, int *out, struct expertd_device_error *error) {
+enum expertd_device_code finished_downloads(struct expertd_device *d, int *out, struct expertd_device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventQuery(d->downloaded) : code;
     *out = code == cudaSuccess;
@@ -407,13 +407,13 @@ extern "C" __attribute__((visibility("default"))) const struct expertd_device_ta
     copy,
     copy_from,
     wait,
-    upload_ahead,
-    await_ahead,
-    download_behind,
-    wait_behind,
+    upload_async,
+    await_upload,
+    download_async,
+    wait_downloads,
     mark,
     finished,
-    finished_behind,
+    finished_downloads,
     launch<expertd_device_convert_input, cuda_convert_input>,
     launch<expertd_device_logits, cuda_logits>,
     launch<expertd_device_choose, cuda_choose>,

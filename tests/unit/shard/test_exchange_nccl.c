@@ -94,9 +94,9 @@ static void front_free(void *memory) {
     devices->table->release(devices->all[0], memory);
 }
 
-static void copy(uint32_t device, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
+static void copy(uint32_t device, enum expertd_device_copy_kind kind, void *to, const void *from, size_t bytes) {
     struct expertd_device_error error;
-    check(device, devices->table->copy(devices->all[device], way, to, from, bytes, &error), &error);
+    check(device, devices->table->copy(devices->all[device], kind, to, from, bytes, &error), &error);
     check(device, devices->table->wait(devices->all[device], &error), &error);
 }
 

@@ -91,7 +91,7 @@ static const struct expertd_device_links CALLS = {.load = load,
                                                   .destroy = destroy,
                                                   .abort = abort_link};
 static const struct expertd_device_table TABLE = {
-    .kind = "fake", .mark = succeed, .finished = finished, .finished_behind = finished, .links = &CALLS};
+    .kind = "fake", .mark = succeed, .finished = finished, .finished_downloads = finished, .links = &CALLS};
 static struct expertd_devices devices;
 
 static struct links *create_links(void) {

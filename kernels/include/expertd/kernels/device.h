@@ -271,7 +271,7 @@ struct expertd_device_group_metadata {
     int32_t *tile_count;  // [1]
 };
 
-enum expertd_device_way { EXPERTD_DEVICE_UPLOAD, EXPERTD_DEVICE_DOWNLOAD, EXPERTD_DEVICE_LOCAL };
+enum expertd_device_copy_kind { EXPERTD_DEVICE_UPLOAD, EXPERTD_DEVICE_DOWNLOAD, EXPERTD_DEVICE_LOCAL };
 
 // The module's functions. A function that fails returns a code other than EXPERTD_DEVICE_OK and sets *error, which the caller owns.
 // Any function that takes a device may return EXPERTD_DEVICE_FAILED, also because of a kernel or copy that was enqueued earlier, or
@@ -305,27 +305,28 @@ struct expertd_device_table {
     void (*unpin)(struct expertd_device *device, void *memory);
 
     // Copies between pinned host memory and the device, or within the device.
-    enum expertd_device_code (*copy)(struct expertd_device *device, enum expertd_device_way way, void *to, const void *from,
+    enum expertd_device_code (*copy)(struct expertd_device *device, enum expertd_device_copy_kind way, void *to, const void *from,
                                      size_t bytes, struct expertd_device_error *error);
     // Copies from another device's memory, after all earlier work of that device.
     enum expertd_device_code (*copy_from)(struct expertd_device *device, void *to, struct expertd_device *other, const void *from,
                                           size_t bytes, struct expertd_device_error *error);
     // Waits for all work of the device; the thread sleeps.
     enum expertd_device_code (*wait)(struct expertd_device *device, struct expertd_device_error *error);
-    // Copies on separate streams, concurrent with the device's kernels. upload_ahead starts at once; work enqueued after
-    // await_ahead waits for it. download_behind starts after all work enqueued so far; wait_behind waits for all downloads enqueued
-    // so far.
-    enum expertd_device_code (*upload_ahead)(struct expertd_device *device, void *to, const void *from, size_t bytes,
+    // Copies on separate streams, concurrent with the device's kernels. upload_async starts at once; work enqueued after
+    // await_upload waits for it. download_async starts after all work enqueued so far; wait_downloads waits for all downloads
+    // enqueued so far.
+    enum expertd_device_code (*upload_async)(struct expertd_device *device, void *to, const void *from, size_t bytes,
                                              struct expertd_device_error *error);
-    enum expertd_device_code (*await_ahead)(struct expertd_device *device, struct expertd_device_error *error);
-    enum expertd_device_code (*download_behind)(struct expertd_device *device, void *to, const void *from, size_t bytes,
-                                                struct expertd_device_error *error);
-    enum expertd_device_code (*wait_behind)(struct expertd_device *device, struct expertd_device_error *error); // the thread sleeps
+    enum expertd_device_code (*await_upload)(struct expertd_device *device, struct expertd_device_error *error);
+    enum expertd_device_code (*download_async)(struct expertd_device *device, void *to, const void *from, size_t bytes,
+                                               struct expertd_device_error *error);
+    enum expertd_device_code (*wait_downloads)(struct expertd_device *device,
+                                               struct expertd_device_error *error); // the thread sleeps
     // Polling instead of waiting, for work that may never end. `mark` marks the work enqueued so far; `finished` sets *out to 1
-    // if it is done, `finished_behind` if the downloads that wait_behind waits for are done; else, and after an error, to 0.
+    // if it is done, `finished_downloads` if the downloads that wait_downloads waits for are done; else, and after an error, to 0.
     enum expertd_device_code (*mark)(struct expertd_device *device, struct expertd_device_error *error);
     enum expertd_device_code (*finished)(struct expertd_device *device, int *out, struct expertd_device_error *error);
-    enum expertd_device_code (*finished_behind)(struct expertd_device *device, int *out, struct expertd_device_error *error);
+    enum expertd_device_code (*finished_downloads)(struct expertd_device *device, int *out, struct expertd_device_error *error);
 
     enum expertd_device_code (*convert_input)(struct expertd_device *device, const struct expertd_device_convert_input *args,
                                               struct expertd_device_error *error);

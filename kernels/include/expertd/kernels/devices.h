@@ -19,7 +19,7 @@ struct expertd_devices {
     const struct expertd_device_table *table;
     uint32_t count;
     uint32_t numbers[EXPERTD_DEVICES_MAX]; // the driver's device numbers
-    uint32_t left;                         // devices of the machine that were not requested
+    uint32_t unopened;                     // devices of the machine that were not requested
     struct expertd_device *all[EXPERTD_DEVICES_MAX];
     struct expertd_device_facts facts;  // of the first device; all have the same arithmetic
     int64_t timeout_ns;                 // limit of a wait, set by the owner; 0: none
@@ -38,7 +38,7 @@ struct expertd_devices_request {
     uint32_t count; // of `numbers`; 0: all devices
     uint32_t numbers[EXPERTD_DEVICES_MAX];
     enum expertd_device_variant forced; // for all products of its dtype; EXPERTD_DEVICE_VARIANTS: none
-    bool unasked; // the user named no device: open only devices of a kind on which these kernels were verified
+    bool automatic; // the user named no device: open only devices of a kind on which these kernels were verified
 };
 
 // Parses "cuda", "cuda:0,2", "sim" or "sim:3", each optionally followed by a variant, as in "cuda/wgmma_128". EXPERTD_ERR_CONFIG:
@@ -47,8 +47,8 @@ EXPERTD_FALLIBLE expertd_devices_parse(const char *text, struct expertd_devices_
 
 // Loads ../lib/expertd/libexpertd_KIND.so, relative to the folder of the running program, and opens the devices.
 // EXPERTD_ERR_UNAVAILABLE: the module, the driver or a device is missing, a device has another arithmetic than the first, or, with
-// `unasked`, no device of a verified kind exists; the message says what to do. EXPERTD_ERR_NOMEM, EXPERTD_ERR_SHARD_LOST: a device
-// exists but cannot be opened.
+// `automatic`, no device of a verified kind exists; the message says what to do. EXPERTD_ERR_NOMEM, EXPERTD_ERR_SHARD_LOST: a
+// device exists but cannot be opened.
 EXPERTD_FALLIBLE expertd_devices_open(const struct expertd_devices_request *request, struct expertd_devices **out);
 // Opens the same devices again with streams of their own, for another thread. EXPERTD_ERR_SHARD_LOST, EXPERTD_ERR_NOMEM.
 EXPERTD_FALLIBLE expertd_devices_again(const struct expertd_devices *devices, struct expertd_devices **out);
@@ -66,11 +66,11 @@ EXPERTD_FALLIBLE expertd_devices_check(const struct expertd_devices *devices, ui
         EXPERTD_TRY(expertd_devices_check(                                                                                         \
             devices, index, (devices)->table->call((devices)->all[index], __VA_ARGS__, &call_error_), &call_error_));              \
     } while (0)
-// Waits until all work of the device is done, or (behind) until all downloads of download_behind have arrived. With timeout_ns the
-// thread polls at growing intervals; without it, the thread sleeps until the device's interrupt. EXPERTD_ERR_SHARD_LOST: the device
-// failed, or did not end in time; its work may then still be running.
+// Waits until all work of the device is done, or (_downloads) until all downloads of download_async have arrived. With timeout_ns
+// the thread polls at growing intervals; without it, the thread sleeps until the device's interrupt. EXPERTD_ERR_SHARD_LOST: the
+// device failed, or did not end in time; its work may then still be running.
 EXPERTD_FALLIBLE expertd_devices_wait(const struct expertd_devices *devices, uint32_t index);
-EXPERTD_FALLIBLE expertd_devices_wait_behind(const struct expertd_devices *devices, uint32_t index);
+EXPERTD_FALLIBLE expertd_devices_wait_downloads(const struct expertd_devices *devices, uint32_t index);
 // Sleeps between two polls of a device; since_ns: the time of the first poll.
 void expertd_devices_pause(int64_t since_ns);
 // Release device memory and unpin host memory. They do nothing where a device is stuck, since they would wait for it.
