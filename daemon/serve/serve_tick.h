@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-// The `tick` of rpc_handler; context is the service.
-int64_t serve_tick(void *context, unsigned thread, int64_t now_ns);
+// The `tick` of rpc_handler; context is the service, index the number of the thread.
+int64_t serve_tick(void *context, unsigned index, int64_t now_ns);
 
 #endif

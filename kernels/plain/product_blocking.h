@@ -50,9 +50,9 @@ struct thread_scratch {
     void *kernel;   // KERNEL_SCRATCH_BYTES for the macrokernels
 };
 
-size_t thread_scratch_bytes(const struct product_blocking *blocking);
+size_t thread_scratch_bytes(const struct product_blocking *blocks);
 
 // base: thread_scratch_bytes, 64-byte aligned.
-struct thread_scratch thread_scratch_at(const struct product_blocking *blocking, char *base);
+struct thread_scratch thread_scratch_at(const struct product_blocking *blocks, char *base);
 
 #endif
