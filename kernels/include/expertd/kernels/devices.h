@@ -66,9 +66,9 @@ EXPERTD_FALLIBLE expertd_devices_check(const struct expertd_devices *devices, ui
         EXPERTD_TRY(expertd_devices_check(                                                                                         \
             devices, index, (devices)->table->call((devices)->all[index], __VA_ARGS__, &call_error_), &call_error_));              \
     } while (0)
-// Waits until all work of the device is done, or (_downloads) until all downloads of download_async have arrived. With timeout_ns
-// the thread polls at growing intervals; without it, the thread sleeps until the device's interrupt. EXPERTD_ERR_SHARD_LOST: the
-// device failed, or did not end in time; its work may then still be running.
+// expertd_devices_wait waits until all work of the device is done, expertd_devices_wait_downloads until all downloads of
+// download_async have arrived. With timeout_ns the thread polls at growing intervals; without it, the thread sleeps until the
+// device's interrupt. EXPERTD_ERR_SHARD_LOST: the device failed, or did not end in time; its work may then still be running.
 EXPERTD_FALLIBLE expertd_devices_wait(const struct expertd_devices *devices, uint32_t index);
 EXPERTD_FALLIBLE expertd_devices_wait_downloads(const struct expertd_devices *devices, uint32_t index);
 // Sleeps between two polls of a device; since_ns: the time of the first poll.
