@@ -106,6 +106,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .hf_cache = options->hf_cache,
         .compute_dtype = options->compute_dtype,
         .widen = options->widen,
+        .quantise = strcmp(options->quantize, "none") == 0 ? NULL : options->quantize,
         .ranks = options->shards,
         .have_layers = options->have_layers,
         .first_layer = options->first_layer,

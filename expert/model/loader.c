@@ -209,9 +209,7 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     if (m->quantised) {
         count_odd_values(load, item, tensor, &m->rows);
     }
-    if (m->quantised && !supply_keeps_codes(supply, m)) {
-        supply_widen(supply, item->staging, m);
-    }
+    TRY(supply_convert(supply, item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
     supply_release(supply, m);
     atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);

@@ -107,7 +107,7 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
     digest_init(&d);
     digest_text(&d, WEIGHTS_FORMAT);
     add_params(&d, &layer->params);
-    digest_text(&d, layer->quantisation);
+    digest_text(&d, layer->stored_quantisation);
     for (uint32_t e = 0; e < layer->params.num_experts; e++) {
         add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
         digest_u64(&d, layer->expert_digests[e]);

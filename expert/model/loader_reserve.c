@@ -7,6 +7,7 @@
 
 #include "expert/model/loader.h"
 #include "expert/model/memory.h"
+#include "expert/quantised/quantise.h"
 
 struct reservation {
     struct arena *arena;   // NULL: measure only
@@ -56,19 +57,19 @@ static FALLIBLE take_packed(struct reservation *reservation, enum expertd_dtype 
     return OK;
 }
 
-// A copy of the codes' format that lives as long as the weights; NULL: the tensor is plain, or its codes are widened.
+// A copy of the codes' format that lives as long as the weights; NULL: plain elements are packed.
 static FALLIBLE take_format(struct reservation *reservation, const struct supply *supply, const struct supply_matrix *m,
                             const struct expertd_quantised_format **out) {
     void *memory;
-    *out = NULL;
-    if (!supply_keeps_codes(supply, m)) {
+    *out = supply_codes(supply, m);
+    if (!*out) {
         return OK;
     }
     TRY(take(reservation, 1, sizeof **out, &memory));
     if (memory) {
-        memcpy(memory, &m->quantised->format, sizeof **out);
+        memcpy(memory, *out, sizeof **out);
+        *out = memory;
     }
-    *out = memory ? memory : &m->quantised->format;
     return OK;
 }
 
@@ -76,7 +77,7 @@ static FALLIBLE take_order(struct reservation *block, const struct supply *suppl
                            struct expert_shape *out) {
     int order = matrix == EXPERT_DOWN ? EXPERT_INNER_ORDER : EXPERT_HIDDEN_ORDER;
     void *none;
-    if (!supply_keeps_codes(supply, m) || !m->quantised->ordered || out->order[order] > 0) {
+    if (!supply_codes(supply, m) || !m->quantised || !m->quantised->ordered || out->order[order] > 0) {
         return OK;
     }
     out->order[order] = m->k;
@@ -222,7 +223,7 @@ static FALLIBLE take_common(struct reservation *reservation, const struct supply
 }
 
 // "mxfp4"; "int4_group32+fp8_channel" if down has another format; "" for plain routed experts.
-static void name_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
+static void name_stored_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
     struct supply_matrix up, down;
     char texts[2][QUANTISED_NAME_MAX] = {"", ""};
     if (supply_describe(supply, tensors, 0, SUPPLY_UP, &up) && up.quantised) {
@@ -235,12 +236,21 @@ static void name_quantisation(const struct supply *supply, const struct layer_te
     snprintf(out, bytes, "%s%s%s", texts[0], same || !texts[0][0] ? "" : "+", same ? "" : texts[1]);
 }
 
+// The same in memory: plain experts may be quantised while they are loaded.
+static void name_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
+    name_stored_quantisation(supply, tensors, out, bytes);
+    if (!out[0] && supply->quantise) {
+        snprintf(out, bytes, "%s", quantise_stored_name(supply->quantise));
+    }
+}
+
 static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
                               const struct model_options *options, enum expertd_dtype dtype, struct model_layer *out) {
     void *memory;
     *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
     name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
+    name_stored_quantisation(supply, tensors, out->stored_quantisation, sizeof out->stored_quantisation);
     TRY(shape_of(reservation, supply, tensors, 0, dtype, &out->shape));
     out->ordered = is_ordered(&out->shape);
     TRY(take_experts(reservation, options, out));

@@ -21,7 +21,8 @@ struct model_layer {
     char prefix[128];                         // "model.layers.3.mlp.experts"
     uint64_t weights_id;                      // never 0
     enum expertd_dtype weight_dtype;          // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8
-    char quantisation[QUANTISATION_NAME_MAX]; // "mxfp4"; "": the routed experts are plain
+    char quantisation[QUANTISATION_NAME_MAX]; // of the routed experts in memory, before --widen: "mxfp4"; "": plain
+    char stored_quantisation[QUANTISATION_NAME_MAX]; // of the routed experts in the checkpoint
     struct expertd_packed_weights router;     // F32, one group, n = E + Z, k = H; data NULL without a router
     float *router_bias;                       // [E + Z] or NULL
     float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here

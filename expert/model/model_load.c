@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "expert/checkpoint/hub.h"
 #include "expert/model/loader.h"
+#include "expert/quantised/quantise.h"
 #include "expert/supply/checkpoint_supply.h"
 #include "expert/synthetic/synthetic.h"
 #include "expertd/kernels/kernel_select.h"
@@ -85,6 +86,31 @@ static bool is_any_quantised(const struct supply *supply) {
     return false;
 }
 
+// Does some routed expert have a plain matrix?
+static bool is_any_plain(const struct supply *supply) {
+    struct supply_matrix m;
+    for (size_t i = 0; i < supply->count; i++) {
+        for (uint32_t e = 0; e < supply->layers[i].params.num_experts; e++) {
+            for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+                if (supply_describe(supply, &supply->layers[i], e, (enum supply_tensor)t, &m) && !m.quantised) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+static FALLIBLE choose_quantisation(const struct model_options *options, struct supply *supply) {
+    const struct quantise_format *format = options->quantise ? quantise_find(options->quantise) : NULL;
+    if (options->quantise && !format) {
+        FAIL(EXPERTD_ERR_CONFIG, "weights cannot be quantised to %s: expected fp8, int8, int4 or mxfp4", options->quantise);
+    }
+    INVARIANT(!format || !options->widen);                             // the options are checked
+    supply->quantise = format && is_any_plain(supply) ? format : NULL; // no effect on quantised weights
+    return OK;
+}
+
 static FALLIBLE choose_numerics(const struct model_options *options, struct supply *supply, struct model *model) {
     enum expertd_dtype requested = options->compute_dtype;
     if (requested != EXPERTD_DTYPE_NONE && requested != EXPERTD_DTYPE_BF16 && requested != EXPERTD_DTYPE_F32) {
@@ -95,10 +121,12 @@ static FALLIBLE choose_numerics(const struct model_options *options, struct supp
                                                            : EXPERTD_DTYPE_BF16;
     bool widen = options->widen && is_any_quantised(supply); // no effect on plain weights
     supply->widen = widen ? model->compute_dtype : EXPERTD_DTYPE_NONE;
+    TRY(choose_quantisation(options, supply));
     bool f32 = model->compute_dtype == EXPERTD_DTYPE_F32;
     const char *device = f32 ? options->arithmetic_f32 : options->arithmetic;
-    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
-             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "");
+    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
+             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "",
+             supply->quantise ? "+quantize_" : "", supply->quantise ? quantise_name(supply->quantise) : "");
     return OK;
 }
 
