@@ -1,0 +1,130 @@
+#include <stdio.h>
+
+#include "expert/quantised/quantised_take.h"
+#include "expertd/kernels/weights.h"
+
+enum { DEFAULT_BLOCK = 128 };
+
+// The n and k that share a scale, and the strides of the scales.
+struct scale_span {
+    uint64_t columns, k; // columns of n; k 0: all
+    uint64_t n_stride, g_stride;
+};
+
+static bool has_scales(const struct take *t, uint32_t rank, uint64_t first, uint64_t second) {
+    return take_has_shape(t, t->scales, &(struct tensor_shape){rank, {first, second}});
+}
+
+static bool spans_all(const struct take *t, struct scale_span *out) {
+    unsigned may = t->format->scale_layouts;
+    uint64_t n = t->module->n;
+    if ((may & SCALES_TENSOR) && (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1))) {
+        *out = (struct scale_span){.columns = n};
+        return true;
+    }
+    *out = (struct scale_span){.columns = 1, .n_stride = 1};
+    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) ||
+           ((may & SCALES_N_MAJOR) && has_scales(t, 2, 1, n));
+}
+
+static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_span *out) {
+    unsigned may = t->format->scale_layouts;
+    uint64_t n = t->module->n, k = t->module->k, groups = group_k ? take_ceiling(k, group_k) : 0;
+    if (group_k == 0 || (k % group_k != 0 && !(may & SCALES_SHORT))) {
+        return false;
+    }
+    bool rows = (may & SCALES_GROUPS) && has_scales(t, 2, n, groups),
+         n_major = (may & SCALES_N_MAJOR) && has_scales(t, 2, groups, n);
+    *out = (struct scale_span){.columns = 1, .k = group_k, .n_stride = rows ? groups : 1, .g_stride = rows ? 1 : n};
+    return rows || n_major;
+}
+
+static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
+    *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
+    return (t->format->scale_layouts & SCALES_GRID) && has_scales(t, 2, rows, groups);
+}
+
+// The number of groups by the shape of the scales; 0: none.
+static uint64_t groups_of_shape(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    uint32_t first = t->module->experts > 0;
+    if (view->rank != 2 + first) {
+        return 0;
+    }
+    return view->shape[first + ((t->format->scale_layouts & SCALES_N_MAJOR) == 0)];
+}
+
+// Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
+static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
+    uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
+    if (fixed || (setting->group_k && setting->group_k != QUANTISATION_ALL_K)) {
+        return (!fixed || !setting->group_k || setting->group_k == fixed) && spans_groups(t, fixed ? fixed : setting->group_k, out);
+    }
+    if (setting->group_k == QUANTISATION_ALL_K) {
+        return spans_all(t, out);
+    }
+    if (setting->block_n) {
+        return spans_blocks(t, setting->block_n, setting->block_k, out);
+    }
+    return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
+           (groups > 0 && k % groups == 0 && spans_groups(t, k / groups, out));
+}
+
+static const char *setting_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
+    size_t used = setting->bits ? (size_t)snprintf(text, bytes, "%u bits, ", setting->bits) : 0;
+    if (setting->group_k == QUANTISATION_ALL_K) {
+        snprintf(text + used, bytes - used, "one scale for all of K");
+    } else if (setting->group_k) {
+        snprintf(text + used, bytes - used, "groups of %u k", setting->group_k);
+    } else if (setting->block_n) {
+        snprintf(text + used, bytes - used, "blocks of %u x %u", setting->block_n, setting->block_k);
+    } else {
+        snprintf(text + used, bytes - used, "nothing about the size of a group");
+    }
+    return text;
+}
+
+static err_t no_span(const struct take *t) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[96] = "nothing about sizes";
+    const struct quantisation_setting *first = t->config->count ? &t->config->settings[0] : NULL;
+    const char *more = t->config->count > 1 ? ", among others" : "";
+    const struct safetensors_entry *s = t->scales;
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s%s",
+                      take_file(t, s), s->name, expertd_tensor_shape_text(s->view.shape, s->view.rank, found),
+                      (unsigned long long)t->module->n, (unsigned long long)t->module->k, t->format->name,
+                      first ? setting_text(first, text, sizeof text) : text, more);
+}
+
+// config.json assigns settings to modules by name patterns, which are not evaluated. The first setting that fits the tensors is
+// used.
+static FALLIBLE choose_span(const struct take *t, struct scale_span *out) {
+    const struct quantisation_setting none = {0};
+    size_t count = t->config->count ? t->config->count : 1;
+    for (size_t i = 0; i < count; i++) {
+        const struct quantisation_setting *setting = t->config->count ? &t->config->settings[i] : &none;
+        bool bits = setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
+        if (bits && spans(t, setting, out)) {
+            return OK;
+        }
+    }
+    return no_span(t);
+}
+
+FALLIBLE take_scales(struct take *t) {
+    struct scale_span span = {0};
+    TRY(choose_span(t, &span));
+    struct quantised_matrix *out = t->out;
+    enum expertd_dtype dtype = t->scales->view.dtype;
+    out->format.scale = dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;
+    out->format.scale_k = span.k;
+    out->format.scale_of_panel = span.columns % EXPERTD_KERNEL_PANEL == 0 || span.columns >= t->module->n;
+    out->scales = t->scales->view.data;
+    out->scales_tensor = t->scales;
+    out->scale_columns = span.columns;
+    out->scale_n_stride = span.n_stride;
+    out->scale_g_stride = span.g_stride;
+    take_range(t, t->scales);
+    return OK;
+}
