@@ -1,6 +1,6 @@
 // An open checkpoint folder in Hugging Face's format: config.json, and the safetensors files (model.safetensors, or
 // model.safetensors.index.json with its shards), mapped and validated, with one sorted list of tensor names. It has no notion of
-// layers; see layout/. Immutable once open; any thread. Pages are read when they are touched.
+// layers; see layout/. Immutable once open, except for its notes; any thread. Pages are read when they are touched.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 
@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/safetensors.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/config/config.h"
 
 // Limits for all shards together. They bound the memory and time spent on a folder before it is known to hold a model. The largest
@@ -36,6 +37,11 @@ FALLIBLE checkpoint_parse(const struct checkpoint_bytes *bytes, struct checkpoin
 
 const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
+
+// For checkpoint_notes_add, by the thread that reads the checkpoint. Owned by the checkpoint, until checkpoint_take_notes gives
+// them to the caller, who frees them; none can be added then.
+struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint);
+struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 
 // All tensors of all shards, in ascending byte order of their names; names are unique.
 size_t checkpoint_count(const struct checkpoint *checkpoint);
