@@ -170,6 +170,26 @@ static FALLIBLE read_gptq(struct quantisation *q) {
     return read_flag(q, "desc_act", &q->in_activation_order);
 }
 
+bool quantisation_names(const struct quantisation *q, const char *family) {
+    return strstr(q->packing[0] ? q->packing : q->method, family) != NULL;
+}
+
+// AutoRound stores zero points minus one in the packings that it names after auto-gptq, and unchanged in those of its own.
+static FALLIBLE read_packing(struct quantisation *q) {
+    static const char *const PLAIN[] = {"auto_round", "auto_round:exllamav2", "auto_round:tritonv2", "auto_round:triton"};
+    if (!strstr(q->method, "auto-round") && !strstr(q->method, "auto_round")) {
+        return OK;
+    }
+    TRY(read_text(q, "packing_format", q->packing, sizeof q->packing));
+    if (q->packing[0] == '\0') {
+        TRY(read_text(q, "backend", q->packing, sizeof q->packing));
+    }
+    for (size_t i = 0; i < sizeof PLAIN / sizeof *PLAIN; i++) {
+        q->zero_points_are_stored_as_is |= strcmp(q->packing, PLAIN[i]) == 0;
+    }
+    return OK;
+}
+
 FALLIBLE quantisation_read(const struct config *config, struct quantisation *out) {
     *out = (struct quantisation){0};
     if (!find_section(config, out)) {
@@ -187,6 +207,7 @@ FALLIBLE quantisation_read(const struct config *config, struct quantisation *out
     if (strcmp(out->method, "gptq") == 0) {
         TRY(read_gptq(out));
     }
+    TRY(read_packing(out));
     TRY(read_section_sizes(out));
     return out->count ? OK : read_groups(out);
 }

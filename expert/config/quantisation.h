@@ -25,6 +25,7 @@ struct quantisation {
     const struct config *config;          // NULL: config.json has no such section
     const char *section;                  // "quantization_config"
     char method[QUANTISATION_METHOD_MAX]; // quant_method; "": not specified
+    char packing[QUANTISATION_METHOD_MAX]; // AutoRound's packing_format, or its older name backend: "auto_round:auto_gptq"; "": none
     struct quantisation_setting settings[QUANTISATION_SETTINGS_MAX];
     size_t count;                      // number of settings; 0: none is specified
     bool zero_points_are_stored_as_is; // GPTQ's second form, gptq_v2; the first stores zero points minus one
@@ -34,6 +35,9 @@ struct quantisation {
 // EXPERTD_ERR_CHECKPOINT names a key of the wrong type, a value that gives the tensors a meaning that is not supported, or more
 // than QUANTISATION_SETTINGS_MAX settings.
 FALLIBLE quantisation_read(const struct config *config, struct quantisation *out);
+
+// Do packing_format or quant_method name the family "awq" or "gptq"? A packing_format takes precedence.
+bool quantisation_names(const struct quantisation *quantisation, const char *family);
 
 // Does config.json exclude the module ("model.layers.3.mlp.experts.0.up_proj") from quantisation? *entry: the matching list entry,
 // borrowed. A regular expression may use no operators except '.', ".*", '^' and '$'; other expressions match nothing.

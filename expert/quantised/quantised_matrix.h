@@ -17,6 +17,7 @@ struct safetensors_entry;
 struct byte_range {
     const void *data;
     size_t bytes;
+    size_t expert_stride; // bytes to the next expert's range, where a tensor holds all experts; 0: all have the same
 };
 
 enum { QUANTISED_RANGES = 5 };
