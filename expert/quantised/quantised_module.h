@@ -18,7 +18,7 @@ struct quantised_module {
     uint64_t n, k;
     enum quantised_orientation orientation;
     uint32_t parts; // matrices stacked along n, each of which may have a scale of its own: 2 for gate and up; 0 or 1: one
-    bool first; // of its layer: check config.json's list of modules that are not quantised
+    bool first;     // of its layer: check config.json's list of modules that are not quantised
 };
 
 #endif

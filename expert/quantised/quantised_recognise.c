@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "expert/quantised/quantised_foreign.h"
 #include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
 
@@ -56,6 +57,7 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
     const struct safetensors_entry *codes = NULL;
     struct quantised_names names;
     quantised_list(finder, module, &names);
+    TRY(quantised_check_foreign(finder, &names));
     for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
         const struct stored_format *format = &STORED_FORMATS[i];
         const struct safetensors_entry *found = codes_of(&names, format), *scales = quantised_named(&names, format->scales);
@@ -75,7 +77,8 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
         add_text(candidates, sizeof candidates, module, format->scales);
     }
     if (codes) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s, but its scales are missing: expected %s",
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is %s%s, but its scales are missing: expected %s (weight_scale_inv and scale mean weight_scale)",
              checkpoint_file_of(finder->checkpoint, codes), codes->name, expertd_dtype_name(codes->view.dtype),
              tensor_quantised_text(finder, quantised), candidates);
     }
@@ -113,12 +116,56 @@ static FALLIBLE check_family(const struct take *t) {
         if (other->family && other != t->format && quantisation_names(t->config, other->family)) {
             char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: tensor %s is %s, which for weights [%llu, %llu] is %s, but %s has %s \"%s\", which means %s: one of the two is wrong",
+                 "%s: tensor %s is %s, which for weights [%llu, %llu] is %s, but %s has %s \"%s\", which means %s: one of the two "
+                 "is wrong",
                  take_file(t, t->codes), t->codes->name,
                  expertd_tensor_shape_text(t->codes->view.shape, t->codes->view.rank, found), (unsigned long long)t->module->n,
                  (unsigned long long)t->module->k, t->format->name, t->config->section,
                  t->config->packing[0] ? "packing_format" : "quant_method",
                  t->config->packing[0] ? t->config->packing : t->config->method, other->name);
+        }
+    }
+    return OK;
+}
+
+// Shapes of qweight that other packings have, for the message.
+static FALLIBLE check_other_words(const struct take *t) {
+    static const unsigned BITS[] = {2, 3, 5, 6};
+    const struct expertd_tensor_view *view = &t->codes->view;
+    uint64_t n = t->module->n, k = t->module->k, first = view->rank == 2 ? view->shape[0] : 0, second = view->shape[1];
+    char layout[32] = "";
+    for (size_t i = 0; i < sizeof BITS / sizeof *BITS; i++) {
+        if (first == take_ceiling(k * BITS[i], 32) && second == n) {
+            snprintf(layout, sizeof layout, "GPTQ with %u bits", BITS[i]);
+        }
+    }
+    if (first == n && second == take_ceiling(k, 8)) {
+        snprintf(layout, sizeof layout, "AWQ in the GEMV layout");
+    }
+    if (first == k / 16 && second == 2 * n) {
+        snprintf(layout, sizeof layout, "GPTQ repacked for Marlin");
+    }
+    if (t->format->family && layout[0]) {
+        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is %s, which for weights [%llu, %llu] is %s: expected GPTQ with 4 or 8 bits, or AWQ in the GEMM layout",
+             take_file(t, t->codes), t->codes->name, expertd_tensor_shape_text(view->shape, view->rank, found),
+             (unsigned long long)n, (unsigned long long)k, layout);
+    }
+    return OK;
+}
+
+// The GEMV layout of a square matrix has the shape of the GEMM layout.
+static FALLIBLE check_awq(const struct take *t) {
+    static const char *const KEYS[] = {"version", "format", "checkpoint_format"};
+    char key[128], text[64];
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && quantisation_names(t->config, "awq"); i++) {
+        snprintf(key, sizeof key, "%s.%s", t->config->section, KEYS[i]);
+        if (t->format->layout == CODES_WORDS_AWQ && config_value_text(t->config->config, key, text, sizeof text) &&
+            strcasecmp(text, "gemm") != 0) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s is %s, but of AWQ's layouts only gemm is supported: take a checkpoint in that layout",
+                 config_path(t->config->config), key, text);
         }
     }
     return OK;
@@ -136,9 +183,13 @@ FALLIBLE take_recognise(struct take *t) {
     }
     t->codes = codes_of(&names, t->format);
     t->scales = scales_of(&names, t->format);
+    TRY(quantised_check_foreign(t->finder, &names));
+    TRY(quantised_check_method(t->finder, t->config, t->codes, t->format->name));
     if (!fits) {
         (void)take_codes_fit(t); // sets the bits and the orientation of the message
+        TRY(check_other_words(t));
         return take_wrong_codes(t);
     }
-    return check_family(t);
+    TRY(check_family(t));
+    return check_awq(t);
 }

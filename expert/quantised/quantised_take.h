@@ -1,4 +1,5 @@
-// One matrix while it is taken out of a checkpoint, and the steps that fill it in, in this order: the format, codes, scales, zero points, global scale, order of k. Private to expert/quantised/.
+// One matrix while it is taken out of a checkpoint, and the steps that fill it in, in this order: the format, codes, scales, zero
+// points, global scale, order of k. Private to expert/quantised/.
 #ifndef EXPERTD_EXPERT_QUANTISED_QUANTISED_TAKE_H
 #define EXPERTD_EXPERT_QUANTISED_QUANTISED_TAKE_H
 
