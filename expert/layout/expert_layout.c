@@ -191,20 +191,18 @@ static FALLIBLE is_fused_quantised(const struct tensor_finder *finder, const str
 static FALLIBLE resolve_fused_quantised(struct tensor_finder *finder, bool interleaved, const struct fused_names *names,
                                         struct layer_tensors *out) {
     const struct sizes s = sizes_of(&out->params);
-    char module[TENSOR_NAME_MAX];
-    struct quantised_matrix gate_up, down;
-    struct quantised_module matrix = {.name = module, .experts = s.experts, .n = 2 * s.width, .k = s.hidden, .first = true};
-    TRY(fused_module(out, names->gate_up, module));
-    TRY(quantised_take(finder, &matrix, &gate_up));
-    matrix = (struct quantised_module){.name = module, .experts = s.experts, .n = s.hidden, .k = s.width, .first = true};
-    TRY(fused_module(out, names->down, module));
-    TRY(quantised_take(finder, &matrix, &down));
+    char gate_up_name[TENSOR_NAME_MAX], down_name[TENSOR_NAME_MAX];
+    struct quantised_module gate_up = {.name = gate_up_name, .experts = s.experts, .n = 2 * s.width, .k = s.hidden, .first = true};
+    struct quantised_module down = {.name = down_name, .experts = s.experts, .n = s.hidden, .k = s.width, .first = true};
+    struct quantised_fused fused;
+    TRY(fused_module(out, names->gate_up, gate_up_name));
+    TRY(fused_module(out, names->down, down_name));
+    TRY(quantised_take_fused(finder, &gate_up, &down, interleaved, &fused));
     for (uint64_t e = 0; e < s.experts; e++) {
-        struct quantised_matrix *to = out->experts[e].quantised, fused = quantised_of_expert(&gate_up, e);
-        TRY_IN(quantised_take_rows(&fused, 0, interleaved ? 2 : 1, &to[PART_GATE]), "%s.%s", out->prefix, names->gate_up);
-        TRY_IN(quantised_take_rows(&fused, interleaved ? 1 : s.width, interleaved ? 2 : 1, &to[PART_UP]), "%s.%s", out->prefix,
-               names->gate_up);
-        to[PART_DOWN] = quantised_of_expert(&down, e);
+        struct quantised_matrix *to = out->experts[e].quantised;
+        to[PART_GATE] = quantised_of_expert(&fused.gate, e);
+        to[PART_UP] = quantised_of_expert(&fused.up, e);
+        to[PART_DOWN] = quantised_of_expert(&fused.down, e);
     }
     return OK;
 }

@@ -171,6 +171,13 @@ static FALLIBLE check_awq(const struct take *t) {
     return OK;
 }
 
+bool take_fits(struct take *t) {
+    struct quantised_names names;
+    bool fits;
+    quantised_list(t->finder, t->module->name, &names);
+    return first_that_fits(t, &names, &fits) && fits;
+}
+
 FALLIBLE take_recognise(struct take *t) {
     struct quantised_names names;
     bool fits;

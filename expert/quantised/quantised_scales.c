@@ -15,16 +15,36 @@ static bool has_scales(const struct take *t, uint32_t rank, uint64_t first, uint
     return take_has_shape(t, t->scales, &(struct tensor_shape){rank, {first, second}});
 }
 
+// One number for all experts.
+static bool is_shared_scalar(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    return t->module->experts > 0 && (view->rank == 0 || (view->rank == 1 && view->shape[0] == 1));
+}
+
+// One scale for each of the matrices that are stacked along n.
+static bool spans_parts(const struct take *t, struct scale_span *out) {
+    uint64_t parts = t->module->parts;
+    if (parts < 2 || t->module->n % parts != 0 || !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1))) {
+        return false;
+    }
+    *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
+    return true;
+}
+
 static bool spans_all(const struct take *t, struct scale_span *out) {
     unsigned may = t->format->scale_layouts;
     uint64_t n = t->module->n;
-    if ((may & SCALES_TENSOR) && (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1))) {
+    if ((may & SCALES_TENSOR) &&
+        (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1) || is_shared_scalar(t))) {
         *out = (struct scale_span){.columns = n};
         return true;
     }
+    if ((may & SCALES_TENSOR) && spans_parts(t, out)) {
+        return true;
+    }
     *out = (struct scale_span){.columns = 1, .n_stride = 1};
-    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) ||
-           ((may & SCALES_N_MAJOR) && has_scales(t, 2, 1, n));
+    bool across = (may & SCALES_N_MAJOR) || ((may & SCALES_CHANNEL) && t->module->experts > 0);
+    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) || (across && has_scales(t, 2, 1, n));
 }
 
 static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_span *out) {
@@ -33,8 +53,8 @@ static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_sp
     if (group_k == 0 || (k % group_k != 0 && !(may & SCALES_SHORT))) {
         return false;
     }
-    bool rows = (may & SCALES_GROUPS) && has_scales(t, 2, n, groups),
-         n_major = (may & SCALES_N_MAJOR) && has_scales(t, 2, groups, n);
+    bool rows = (may & SCALES_GROUPS) && !t->transposed && has_scales(t, 2, n, groups),
+         n_major = ((may & SCALES_N_MAJOR) || t->transposed) && has_scales(t, 2, groups, n);
     *out = (struct scale_span){.columns = 1, .k = group_k, .n_stride = rows ? groups : 1, .g_stride = rows ? 1 : n};
     return rows || n_major;
 }
@@ -42,7 +62,11 @@ static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_sp
 static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
     uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
     *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
-    return (t->format->scale_layouts & SCALES_GRID) && has_scales(t, 2, rows, groups);
+    if (t->transposed) {
+        *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = 1, .g_stride = rows};
+    }
+    return (t->format->scale_layouts & SCALES_GRID) &&
+           (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
 }
 
 // The number of groups by the shape of the scales; 0: none.
@@ -52,7 +76,8 @@ static uint64_t groups_of_shape(const struct take *t) {
     if (view->rank != 2 + first) {
         return 0;
     }
-    return view->shape[first + ((t->format->scale_layouts & SCALES_N_MAJOR) == 0)];
+    bool n_major = (t->format->scale_layouts & SCALES_N_MAJOR) || t->transposed;
+    return view->shape[first + !n_major];
 }
 
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.

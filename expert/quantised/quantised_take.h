@@ -28,6 +28,8 @@ err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *ent
 
 // Have the codes the shape that t->format requires? Sets t->bits and t->transposed.
 bool take_codes_fit(struct take *t);
+// Do the module's tensors fit a format, in module->orientation?
+bool take_fits(struct take *t);
 err_t take_wrong_codes(const struct take *t);
 
 // Adds the tensor to the bytes of the matrix, and marks it as taken.
