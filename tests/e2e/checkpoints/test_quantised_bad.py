@@ -160,7 +160,6 @@ REFUSED = {
     "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
     "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
-    "awq_tensors_without_a_method": ("awq", set_config(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
     "gptq_tensors_said_to_be_awq": ("gptq", set_config(quant_method="awq"), [f"{GATE}.qweight"]),
     "experts_left_out": ("fp8_blocks", set_config(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
                          [f"{GATE}.weight", "model.layers.0.mlp.experts", "one of the two is wrong"]),
