@@ -15,6 +15,7 @@ struct take {
     const struct quantisation *config;
     const struct safetensors_entry *codes, *scales;
     unsigned bits;
+    struct quantisation_setting setting; // of config.json, for this module; set by take_scales
     struct quantised_matrix *out;
 };
 

@@ -210,17 +210,23 @@ static FALLIBLE take_codes(struct take *t) {
 
 // ---- the matrix ----
 
-static FALLIBLE check_left_out(const struct take *t) {
+// The tensors win: codes and scales exist, and have one meaning.
+static FALLIBLE note_left_out(const struct take *t) {
     const char *entry;
-    if (t->module->first && quantisation_leaves_out(t->config, t->module->name, &entry)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but %s excludes its module by \"%.128s\": one of the two is wrong",
-             take_file(t, t->codes), t->codes->name, expertd_dtype_name(t->codes->view.dtype), t->config->section, entry);
+    bool is = false;
+    if (t->module->first) {
+        TRY(quantisation_leaves_out(t->config, t->module->name, &is, &entry));
+    }
+    if (is) {
+        checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "excluded_but_quantised",
+                             "%s excludes %s from quantisation by \"%.128s\", but its codes and scales exist: they are used",
+                             t->config->section, t->module->name, entry);
     }
     return OK;
 }
 
 static FALLIBLE take(struct take *t) {
-    TRY(check_left_out(t));
+    TRY(note_left_out(t));
     TRY(take_codes(t));
     TRY(take_scales(t));
     TRY(take_zeros(t));
@@ -235,7 +241,7 @@ static FALLIBLE take(struct take *t) {
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
     struct take t = {.finder = finder, .module = module, .out = out};
     *out = (struct quantised_matrix){0};
-    TRY(tensor_quantisation(finder, &t.config));
+    TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
     TRY(find_format(finder, t.config, module->name, &t.format));
     out->stored = t.format->name;
     t.codes = codes_of(finder, module->name, t.format);
