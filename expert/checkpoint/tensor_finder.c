@@ -56,15 +56,6 @@ const char *tensor_first_below(const struct tensor_finder *finder, const char *p
     return strncmp(name, prefix, strlen(prefix)) == 0 ? name : NULL;
 }
 
-FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out) {
-    if (!finder->quantisation_read) {
-        TRY(quantisation_read(checkpoint_config(finder->checkpoint), &finder->quantisation));
-        finder->quantisation_read = true;
-    }
-    *out = &finder->quantisation;
-    return OK;
-}
-
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *config = checkpoint_config(finder->checkpoint);

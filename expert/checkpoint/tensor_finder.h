@@ -19,9 +19,7 @@ enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256 };
 
 struct tensor_finder {
     const struct checkpoint *checkpoint;
-    bool *taken;                      // [checkpoint_count]
-    struct quantisation quantisation; // of config.json; read when the first quantised tensor is taken
-    bool quantisation_read;
+    bool *taken;    // [checkpoint_count]
     uint64_t bytes; // of the tensors taken since the caller last set it to 0
 };
 
@@ -72,8 +70,6 @@ struct expert_numbers {
 // experts are exempt.
 FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts);
 
-// The quantisation section of config.json, cached. Errors as quantisation_read.
-FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out);
 // For messages: " (quantization_config says quant_method fp8)", or "" without such a section; returns text.
 enum { TENSOR_QUANTISED_TEXT_MAX = 128 };
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]);

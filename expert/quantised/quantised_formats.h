@@ -21,6 +21,13 @@ enum code_layout {
 };
 // Of the first four, tensors that hold all experts may have their last two dimensions swapped: [K, N], [K / 2, N], …
 
+// When stored zero points are subtracted from the codes.
+enum zeros_rule {
+    ZEROS_ALWAYS,       // AWQ: sym and zero_point are not read
+    ZEROS_UNLESS_SAID,  // GPTQ: not if `sym` is true; engines differ if it is absent
+    ZEROS_IF_ASYMMETRIC // compressed-tensors: only if `symmetric` is false; it is true if it is absent
+};
+
 enum scale_layout {
     SCALES_TENSOR = 1,   // one scale
     SCALES_CHANNEL = 2,  // [N] or [N, 1]
@@ -45,6 +52,7 @@ struct stored_format {
     size_t scale_k;    // number of k that share a scale; 0: from config.json or the shapes
     const char *zeros; // zero points; optional unless needs_zeros
     bool needs_zeros;
+    enum zeros_rule zeros_rule;
     const char *global; // global scale; required
     enum expertd_global_scale global_is;
     const char *scale_of_k;            // the scale of each k (g_idx); optional

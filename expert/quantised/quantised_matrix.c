@@ -94,7 +94,53 @@ static FALLIBLE check_zeros(const struct expertd_code_words *c, size_t n, size_t
     for (size_t i = 0; c->bits == 4 && c->add && i < n * scales; i++) {
         *of_16 += zeros[i] == 16;
     }
+    for (size_t i = 0; c->bits == 8 && c->add == 8 && i < n * scales; i++) { // signed bytes of codes of 4 bits
+        if (zeros[i] > 15) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "zero point %zu of row %zu is %d, but those of 4 bits are -8 to 7: the file is damaged",
+                 i % scales, i / scales, (int8_t)(zeros[i] - 8));
+        }
+    }
     return OK;
+}
+
+// The zero points of symmetric codes must not say anything else.
+static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, size_t scales) {
+    const struct expertd_code_words *c = &m->unused_zeros;
+    unsigned first = c->data ? expertd_quantised_code(c, 0, 0) : 0, middle = m->unused_middle;
+    bool known = first == 0 || first == middle || (m->unused_may_be_less_one && first == middle - 1);
+    for (size_t row = 0; c->data && row < n; row++) {
+        for (size_t g = 0; g < scales; g++) {
+            unsigned zero = expertd_quantised_code(c, row, g);
+            if (!known || zero != first) {
+                FAIL(EXPERTD_ERR_CHECKPOINT,
+                     "tensor %s has the zero point %u for group %zu of row %zu, but %s %s, which means one zero point for all: one "
+                     "of "
+                     "the two is wrong",
+                     m->zeros_tensor->name, zero, g, row, m->symmetric_key ? m->symmetric_key : "symmetric",
+                     m->symmetric_key ? "is true" : "is absent, which means true");
+            }
+        }
+    }
+    return OK;
+}
+
+// Without `sym`, zero points that are all one above or below the middle have two readings: some programs take `sym` to be true and
+// do not read them.
+static FALLIBLE check_doubted_zeros(const struct quantised_matrix *m, size_t n, size_t scales, const uint8_t *zeros) {
+    uint8_t middle = m->format.code == EXPERTD_CODE_INT4 ? 8 : 0, above = (uint8_t)(zeros[0] - middle);
+    if (!m->zeros_are_doubted || (above != 1 && above != 0xff)) {
+        return OK;
+    }
+    for (size_t i = 1; i < n * scales; i++) {
+        if (zeros[i] != zeros[0]) {
+            return OK;
+        }
+    }
+    FAIL(
+        EXPERTD_ERR_CHECKPOINT,
+        "tensor %s has zero points that are all one %s the middle of the codes' range, and quantization_config has no `sym`: other "
+        "programs read such a file in two ways; set sym to true if the weights are symmetric, else to false",
+        m->zeros_tensor->name, above == 1 ? "above" : "below");
 }
 
 // The scale of a k: by scale_of_k, else by consecutive groups.
@@ -109,12 +155,13 @@ static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
 
 static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
     size_t span = m->format.scale_k ? m->format.scale_k : k;
+    bool unused = m->scale_of_k && scale_of(m, 0) == -1; // compressed-tensors: everywhere -1
     for (size_t i = 0; m->scale_of_k && i < k; i++) {
-        if (scale_of(m, i) != (int32_t)(i / span)) {
+        if (scale_of(m, i) != (unused ? -1 : (int32_t)(i / span))) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx gives scale %d to k %zu, but by config.json (desc_act) the groups of k are consecutive: if the weights "
-                 "were quantised in the order of activations, set desc_act to true",
-                 (int)scale_of(m, i), i);
+                 "g_idx gives scale %d to k %zu, but by config.json (%s) the groups of k are consecutive: if the weights were "
+                 "quantised in the order of activations, set desc_act to true",
+                 (int)scale_of(m, i), i, m->ordered_key ? m->ordered_key : "desc_act is absent");
         }
     }
     return OK;
@@ -130,8 +177,9 @@ static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *nex
         int32_t scale = scale_of(m, i);
         if (scale < 0 || (size_t)scale >= scales) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx gives scale %d to k %zu, but there are %zu scales: the file or the group size in config.json is wrong",
-                 (int)scale, i, scales);
+                 "g_idx gives scale %d to k %zu, but there are %zu scales: the file, or the group size or %s in config.json is "
+                 "wrong",
+                 (int)scale, i, scales, m->ordered_key ? m->ordered_key : "desc_act");
         }
         size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
         if (next[g] == end) {
@@ -271,6 +319,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
     }
     TRY(check_scales(m, n, out));
+    TRY(check_unused_zeros(m, n, out->scales));
     TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
         stage_codes(m, &buffers, n, k);
@@ -280,6 +329,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (m->zeros.data) {
         expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, buffers.zeros);
         TRY(check_zeros(&m->zeros, n, out->scales, buffers.zeros, &out->zeros_of_16));
+        TRY(check_doubted_zeros(m, n, out->scales, buffers.zeros));
         out->source.zeros = row_source(buffers.zeros, 8, out->scales);
     }
     out->order = buffers.order;

@@ -26,7 +26,15 @@ struct quantised_matrix {
     struct expertd_quantised_format format;
     struct expertd_code_words codes; // data NULL: the matrix is not quantised
     struct expertd_code_words zeros; // zero points; its k counts scales
-    const void *scales;              // with the columns and strides below: see struct expertd_quantised_source
+    // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be 0, or unused_middle, or one
+    // less if unused_may_be_less_one.
+    struct expertd_code_words unused_zeros; // data NULL: there are none
+    uint8_t unused_middle;
+    bool unused_may_be_less_one;
+    bool zeros_are_doubted;    // config.json does not say whether the codes are symmetric
+    const char *symmetric_key; // of config.json, for messages; NULL: it has no such key
+    const char *ordered_key;
+    const void *scales; // with the columns and strides below: see struct expertd_quantised_source
     size_t scale_columns, scale_first, scale_n_stride, scale_g_stride;
     const void *global; // one element, for format.global
     enum expertd_dtype global_dtype;
@@ -57,8 +65,8 @@ size_t quantised_scales(const struct expertd_quantised_format *format, size_t k)
 // Bytes of staging memory that quantised_rows_take needs.
 size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
-// Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, or scale_of_k
-// is inconsistent. staging: 64-byte aligned.
+// Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, scale_of_k
+// is inconsistent, or the zero points contradict config.json. staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
 
 // Adds codes, zero points, scales, the global scale and the order to the digest, row by row.

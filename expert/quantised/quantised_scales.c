@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <string.h>
 
 #include "expert/quantised/quantised_take.h"
 #include "expertd/kernels/weights.h"
@@ -11,8 +12,29 @@ struct scale_span {
     uint64_t n_stride, g_stride;
 };
 
+// The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
+// scales may be [N / 128, 1, K / 128, 1].
+static struct tensor_shape shape_of_scales(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    uint32_t first = t->module->experts > 0, rank = view->rank;
+    struct tensor_shape shape = {0};
+    if (first && (rank == 0 || view->shape[0] != t->module->experts)) {
+        return (struct tensor_shape){.rank = EXPERTD_TENSOR_RANK_MAX}; // fits nothing
+    }
+    shape.rank = rank - first;
+    memcpy(shape.dims, view->shape + first, shape.rank * sizeof *shape.dims);
+    for (uint32_t i = shape.rank; i-- > 0 && shape.rank > 2;) {
+        if (shape.dims[i] == 1) {
+            memmove(shape.dims + i, shape.dims + i + 1, (shape.rank - i - 1) * sizeof *shape.dims);
+            shape.rank--;
+        }
+    }
+    return shape;
+}
+
 static bool has_scales(const struct take *t, uint32_t rank, uint64_t first, uint64_t second) {
-    return take_has_shape(t, t->scales, &(struct tensor_shape){rank, {first, second}});
+    struct tensor_shape shape = shape_of_scales(t);
+    return shape.rank == rank && (rank < 1 || shape.dims[0] == first) && (rank < 2 || shape.dims[1] == second);
 }
 
 // One number for all experts.
@@ -71,13 +93,9 @@ static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_
 
 // The number of groups by the shape of the scales; 0: none.
 static uint64_t groups_of_shape(const struct take *t) {
-    const struct expertd_tensor_view *view = &t->scales->view;
-    uint32_t first = t->module->experts > 0;
-    if (view->rank != 2 + first) {
-        return 0;
-    }
+    struct tensor_shape shape = shape_of_scales(t);
     bool n_major = (t->format->scale_layouts & SCALES_N_MAJOR) || t->transposed;
-    return view->shape[first + !n_major];
+    return shape.rank == 2 ? shape.dims[!n_major] : 0;
 }
 
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
@@ -96,45 +114,72 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
            (groups > 0 && k % groups == 0 && spans_groups(t, k / groups, out));
 }
 
-static const char *setting_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
-    size_t used = setting->bits ? (size_t)snprintf(text, bytes, "%u bits, ", setting->bits) : 0;
+static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
     if (setting->group_k == QUANTISATION_ALL_K) {
-        snprintf(text + used, bytes - used, "one scale for all of K");
+        snprintf(text, bytes, "one scale for all of K (%s)", setting->span_key);
     } else if (setting->group_k) {
-        snprintf(text + used, bytes - used, "groups of %u k", setting->group_k);
+        snprintf(text, bytes, "groups of %u k (%s)", setting->group_k, setting->span_key);
     } else if (setting->block_n) {
-        snprintf(text + used, bytes - used, "blocks of %u x %u", setting->block_n, setting->block_k);
+        snprintf(text, bytes, "blocks of %u x %u (%s)", setting->block_n, setting->block_k, setting->span_key);
     } else {
-        snprintf(text + used, bytes - used, "nothing about the size of a group");
+        snprintf(text, bytes, "nothing about the size of a group");
     }
     return text;
 }
 
-static err_t no_span(const struct take *t) {
-    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[96] = "nothing about sizes";
-    const struct quantisation_setting *first = t->config->count ? &t->config->settings[0] : NULL;
-    const char *more = t->config->count > 1 ? ", among others" : "";
+static err_t no_span(const struct take *t, const struct quantisation_setting *setting) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[512];
     const struct safetensors_entry *s = t->scales;
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s%s",
+                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s",
                       take_file(t, s), s->name, expertd_tensor_shape_text(s->view.shape, s->view.rank, found),
                       (unsigned long long)t->module->n, (unsigned long long)t->module->k, t->format->name,
-                      first ? setting_text(first, text, sizeof text) : text, more);
+                      span_text(setting, text, sizeof text));
 }
 
-// config.json assigns settings to modules by name patterns, which are not evaluated. The first setting that fits the tensors is
-// used.
-static FALLIBLE choose_span(const struct take *t, struct scale_span *out) {
-    const struct quantisation_setting none = {0};
-    size_t count = t->config->count ? t->config->count : 1;
-    for (size_t i = 0; i < count; i++) {
-        const struct quantisation_setting *setting = t->config->count ? &t->config->settings[i] : &none;
-        bool bits = setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
-        if (bits && spans(t, setting, out)) {
+static err_t other_bits(const struct take *t, const struct quantisation_setting *setting) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    const struct safetensors_entry *c = t->codes;
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: tensor %s is %s, which holds codes of %u bits for weights [%llu, %llu], but %s is %u: one of the two is "
+                      "wrong",
+                      take_file(t, c), c->name, expertd_tensor_shape_text(c->view.shape, c->view.rank, found), t->bits,
+                      (unsigned long long)t->module->n, (unsigned long long)t->module->k, setting->bits_key, setting->bits);
+}
+
+// Elements of 8 bits may hold codes of fewer.
+static bool has_bits(const struct take *t, const struct quantisation_setting *setting) {
+    return setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
+}
+
+static void note_no_group(const struct take *t) {
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "module_in_no_group",
+                         "%s.config_groups has no target that names %s, but its codes and scales exist: their shapes decide",
+                         t->config->section, t->module->name);
+}
+
+// One scale for a whole matrix has one meaning, whatever config.json says about the modules with groups or blocks.
+static bool is_one_scale(const struct take *t, struct scale_span *out) {
+    uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
+    return t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype) && spans_all(t, out);
+}
+
+// Takes the first of config.json's settings for this module that fits its tensors.
+static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
+    struct quantisation_candidates settings;
+    TRY(quantisation_of_module(t->config, t->module->name, &settings));
+    if (settings.in_no_group && t->module->first) {
+        note_no_group(t);
+    }
+    bool bits = false;
+    for (size_t i = 0; i < settings.count; i++) {
+        t->setting = settings.at[i];
+        bits |= has_bits(t, &t->setting);
+        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || is_one_scale(t, out))) {
             return OK;
         }
     }
-    return no_span(t);
+    return bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
 }
 
 FALLIBLE take_scales(struct take *t) {

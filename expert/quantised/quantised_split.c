@@ -50,6 +50,9 @@ FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, s
     if (out->zeros.data) {
         TRY(take_rows_of_codes(first, step, "zero points", &out->zeros));
     }
+    if (out->unused_zeros.data) {
+        TRY(take_rows_of_codes(first, step, "zero points", &out->unused_zeros));
+    }
     if (out->global_columns) {
         out->global = (const char *)out->global + first / out->global_columns * expertd_dtype_size(out->global_dtype);
     }

@@ -15,8 +15,9 @@ struct take {
     const struct stored_format *format;
     const struct quantisation *config;
     const struct safetensors_entry *codes, *scales;
-    unsigned bits;   // of a code
-    bool transposed; // the codes are [K, N], [K / 2, N] or [K * bits / 32, N]
+    unsigned bits;                       // of a code
+    bool transposed;                     // the codes are [K, N], [K / 2, N] or [K * bits / 32, N]
+    struct quantisation_setting setting; // of config.json, for this module; set by take_scales
     struct quantised_matrix *out;
 };
 

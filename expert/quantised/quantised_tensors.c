@@ -2,17 +2,23 @@
 
 #include "expert/quantised/quantised_take.h"
 
-static FALLIBLE check_left_out(const struct take *t) {
+// The tensors win: codes and scales exist, and have one meaning.
+static FALLIBLE note_left_out(const struct take *t) {
     const char *entry;
-    if (t->module->first && quantisation_leaves_out(t->config, t->module->name, &entry)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but %s excludes its module by \"%.128s\": one of the two is wrong",
-             take_file(t, t->codes), t->codes->name, expertd_dtype_name(t->codes->view.dtype), t->config->section, entry);
+    bool is = false;
+    if (t->module->first) {
+        TRY(quantisation_leaves_out(t->config, t->module->name, &is, &entry));
+    }
+    if (is) {
+        checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "excluded_but_quantised",
+                             "%s excludes %s from quantisation by \"%.128s\", but its codes and scales exist: they are used",
+                             t->config->section, t->module->name, entry);
     }
     return OK;
 }
 
 static FALLIBLE take(struct take *t) {
-    TRY(check_left_out(t));
+    TRY(note_left_out(t));
     TRY(take_codes(t));
     TRY(take_scales(t));
     TRY(take_zeros(t));
@@ -27,7 +33,7 @@ static FALLIBLE take(struct take *t) {
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
     struct take t = {.finder = finder, .module = module, .out = out};
     *out = (struct quantised_matrix){0};
-    TRY(tensor_quantisation(finder, &t.config));
+    TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
     TRY(take_recognise(&t));
     out->stored = t.format->name;
     return take(&t);
@@ -39,7 +45,7 @@ static FALLIBLE fit_both(struct tensor_finder *finder, struct quantised_module *
     struct quantised_module *const modules[2] = {gate_up, down};
     for (size_t i = 0; i < 2; i++) {
         struct take t = {.finder = finder, .module = modules[i]};
-        TRY(tensor_quantisation(finder, &t.config));
+        TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
         modules[i]->orientation = orientation;
         fits[i] = take_fits(&t);
     }
@@ -86,6 +92,7 @@ struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first
     struct quantised_matrix m = *first;
     m.codes.data = of_expert(first, first->codes.data, e);
     m.zeros.data = of_expert(first, first->zeros.data, e);
+    m.unused_zeros.data = of_expert(first, first->unused_zeros.data, e);
     m.scales = of_expert(first, first->scales, e);
     m.global = of_expert(first, first->global, e);
     m.scale_of_k = of_expert(first, first->scale_of_k, e);

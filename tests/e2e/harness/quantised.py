@@ -275,7 +275,7 @@ VARIANTS = {
     "awq": Variant("int4_group32_zero", AWQ | {"group_size": 32}, awq(32)),
     "awq_whole_k": Variant("int4_channel_zero", AWQ | {"group_size": -1, "version": "GEMM"}, awq(-1)),
     "gptq": Variant("int4_group32_zero", GPTQ, gptq(4, 32)),
-    "gptq_symmetric_with_bias": Variant("int4_group32_zero", GPTQ | {"sym": True}, gptq(4, 32, zero_points=False, bias=True)),
+    "gptq_symmetric_with_bias": Variant("int4_group32", GPTQ | {"sym": True}, gptq(4, 32, zero_points=False, bias=True)),
     "gptq_whole_k": Variant("int4_channel_zero", GPTQ | {"group_size": -1, "desc_act": True}, gptq(4, -1, ordered=False)),
     "gptq_ordered": Variant("int4_group32_zero_ordered", GPTQ | {"desc_act": True}, gptq(4, 32, ordered=True)),
     "gptq_ordered_unsaid": Variant("int4_group32_zero_ordered", {"quant_method": "gptq", "bits": 4, "group_size": 32},
