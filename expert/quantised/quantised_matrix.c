@@ -412,9 +412,13 @@ uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
 }
 
+bool quantised_can_take_rows(const struct quantised_matrix *all) {
+    return are_rows(&all->codes) && !all->zeros.data && !all->scale_of_k;
+}
+
 FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out) {
     *out = *all;
-    INVARIANT(are_rows(&all->codes) && !all->zeros.data && !all->scale_of_k);
+    INVARIANT(quantised_can_take_rows(all));
     out->codes.data = (const char *)all->codes.data + code_bytes(all->codes.bits, first * all->codes.n_stride);
     out->codes.n_stride *= step;
     out->codes.n_word_stride *= step;

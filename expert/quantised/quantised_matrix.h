@@ -68,6 +68,9 @@ void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k,
 // Bytes of codes, scales and zero points as stored.
 uint64_t quantised_stored_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
+// Are the codes stored row by row, without zero points and g_idx? Then quantised_take_rows may be called.
+bool quantised_can_take_rows(const struct quantised_matrix *all);
+
 // Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: the rows of one scale block would be split.
 FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out);
 

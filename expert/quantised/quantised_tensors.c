@@ -495,7 +495,7 @@ static bool is_zero(const struct safetensors_entry *entry) {
     return true;
 }
 
-// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that tensor_none_left refuses it.
+// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that block_leftovers_check refuses it.
 static void take_extras(struct take *t) {
     for (size_t i = 0; i < STORED_EXTRAS && t->format->extras[i]; i++) {
         const struct safetensors_entry *extra = find_tensor(t->finder, t->module->name, t->format->extras[i]);
