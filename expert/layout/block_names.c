@@ -24,6 +24,7 @@ static const char *const KNOWN[BLOCK_PARTS][KNOWN_NAMES] = {
                               "experts.e_score_correction_bias", "moe_statics.e_score_correction_bias",
                               "gate.moe_statics.e_score_correction_bias", "gate.expert_bias", "expert_bias", "router.expert_bias",
                               "router_bias", "gate.router_bias"},
+    [BLOCK_EXPERT_SCALE] = {"router.per_expert_scale", "per_expert_scale"},
     [BLOCK_SHARED] = {"shared_experts", "shared_expert", "shared_mlp", "share_expert"},
     [BLOCK_SHARED_GATE] = {"shared_expert_gate.weight", "shared_experts_gate.weight"},
 };

@@ -36,7 +36,7 @@ static bool is_other_part(const char *prefix, size_t length) {
     return false;
 }
 
-// Components of which a number follows that is a decoder layer's.
+// Components before the number of a decoder layer. The row's own is searched first; towers with other words do not count then.
 static const char *const LAYERS_WORDS[] = {"layers", "blocks", "h"};
 // Components that tools insert between a layer and its modules.
 static const char *const WRAPPERS[] = {"_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
@@ -63,7 +63,7 @@ static const char *skip_wrappers(const char *rest) {
     return rest;
 }
 
-// Is the tensor an expert's of a decoder layer? `word`: one of LAYERS_WORDS, or the row's.
+// Is the tensor an expert's of a decoder layer? `word`: the component before a layer's number.
 static bool find_place(const struct layer_survey *survey, const struct safetensors_entry *entry, const char *word, uint32_t *layer,
                        struct experts_place *out) {
     const char *name = entry->name, *at = find_layers_word(name, word);
@@ -85,33 +85,33 @@ static bool same_module(const struct experts_place *a, const struct experts_plac
     return a->module == b->module && memcmp(a->name, b->name, a->module) == 0;
 }
 
-static void survey_tensor(struct layer_survey *survey, const struct safetensors_entry *entry) {
-    struct experts_place place;
-    uint32_t layer;
-    bool found = false;
-    const char *own = survey->architecture->names->layers;
-    found = own && find_place(survey, entry, own, &layer, &place);
-    for (size_t i = 0; !found && i < sizeof LAYERS_WORDS / sizeof *LAYERS_WORDS; i++) {
-        found = find_place(survey, entry, LAYERS_WORDS[i], &layer, &place);
-    }
-    if (!found) {
-        return;
-    }
-    survey->first = survey->first.name ? survey->first : place;
+static void add_place(struct layer_survey *survey, uint32_t layer, const struct experts_place *place) {
+    survey->first = survey->first.name ? survey->first : *place;
     if (!survey->experts[layer].name) {
-        survey->experts[layer] = place;
-    } else if (!survey->others[layer].name && !same_module(&survey->experts[layer], &place)) {
-        survey->others[layer] = place;
+        survey->experts[layer] = *place;
+    } else if (!survey->others[layer].name && !same_module(&survey->experts[layer], place)) {
+        survey->others[layer] = *place;
+    }
+}
+
+static void survey_word(struct layer_survey *survey, const char *word) {
+    for (size_t i = 0; i < checkpoint_count(survey->checkpoint); i++) {
+        struct experts_place place;
+        uint32_t layer;
+        if (find_place(survey, checkpoint_at(survey->checkpoint, i), word, &layer, &place)) {
+            add_place(survey, layer, &place);
+        }
     }
 }
 
 static FALLIBLE survey_names(struct layer_survey *survey) {
+    const struct tensor_names *names = survey->architecture->names;
     char text[LAYOUT_TENSORS_TEXT_MAX];
-    for (size_t i = 0; i < checkpoint_count(survey->checkpoint); i++) {
-        survey_tensor(survey, checkpoint_at(survey->checkpoint, i));
+    survey_word(survey, names->layers ? names->layers : LAYERS_WORDS[0]);
+    for (size_t i = 0; !survey->first.name && i < sizeof LAYERS_WORDS / sizeof *LAYERS_WORDS; i++) {
+        survey_word(survey, LAYERS_WORDS[i]);
     }
     if (!survey->first.name) {
-        const struct tensor_names *names = survey->architecture->names;
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: no layer holds experts: a %s checkpoint has them at ...%s.N.%s (or another known name: experts, switch_mlp, "
              "moe.experts, ...); of tensors that look like experts it holds %s",
