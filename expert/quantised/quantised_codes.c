@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "expert/quantised/quantised_take.h"
 
 enum { WORD_BITS = 32, BLOCK_K = 32, BLOCK_BYTES = 16, BYTE_CODES = 8 };
@@ -71,6 +73,20 @@ bool take_codes_fit(struct take *t) {
     default:
         return fits(t, false) || (may_be_transposed(t) && fits(t, true)) || fits(t, false);
     }
+}
+
+FALLIBLE take_check_orientation(const struct take *t) {
+    struct take other = *t;
+    bool doubtful = t->module->orientation == QUANTISED_ANY && may_be_transposed(t) && !strstr(t->codes->name, ".weight");
+    if (doubtful && fits(&other, !t->transposed)) {
+        char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(
+            EXPERTD_ERR_CHECKPOINT,
+            "%s: tensor %s is %s and may be transposed: its rows and columns are equal in number, and no other tensor tells; store "
+            "one tensor for each expert, or gate and up in one tensor",
+            take_file(t, t->codes), t->codes->name, expertd_tensor_shape_text(t->codes->view.shape, t->codes->view.rank, shape));
+    }
+    return OK;
 }
 
 err_t take_wrong_codes(const struct take *t) {

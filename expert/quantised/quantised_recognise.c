@@ -197,6 +197,7 @@ FALLIBLE take_recognise(struct take *t) {
         TRY(check_other_words(t));
         return take_wrong_codes(t);
     }
+    TRY(take_check_orientation(t));
     TRY(check_family(t));
     return check_awq(t);
 }

@@ -66,13 +66,19 @@ static FALLIBLE choose_orientation(struct tensor_finder *finder, struct quantise
     return OK;
 }
 
-FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
-                              bool alternating, struct quantised_fused *out) {
+FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_module *gate_up, bool alternating,
+                                struct quantised_matrix *gate, struct quantised_matrix *up) {
     struct quantised_matrix both;
     gate_up->parts = alternating ? 1 : 2; // which of two scales belongs to alternating rows is not known
-    TRY(choose_orientation(finder, gate_up, down));
     TRY(quantised_take(finder, gate_up, &both));
-    TRY_IN(quantised_split(&both, gate_up->n, alternating, &out->gate, &out->up), "%s", gate_up->name);
+    TRY_IN(quantised_split(&both, gate_up->n, alternating, gate, up), "%s", gate_up->name);
+    return OK;
+}
+
+FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
+                              bool alternating, struct quantised_fused *out) {
+    TRY(choose_orientation(finder, gate_up, down));
+    TRY(quantised_take_gate_up(finder, gate_up, alternating, &out->gate, &out->up));
     return quantised_take(finder, down, &out->down);
 }
 

@@ -113,9 +113,10 @@ static uint64_t global_numbers(const struct take *t, const struct safetensors_en
     if (elements == 1 && view->rank <= 2) {
         return 1;
     }
-    if (experts == 0 || view->rank == 0 || view->rank > 3 || view->shape[0] != experts) {
+    if (view->rank > 3 || (experts > 0 && view->shape[0] != experts)) {
         return 0;
     }
+    experts = experts ? experts : 1;
     return elements == experts ? 1 : parts > 1 && elements == experts * parts && t->module->n % parts == 0 ? parts : 0;
 }
 
@@ -201,7 +202,7 @@ static bool is_zero(const struct safetensors_entry *entry) {
     return true;
 }
 
-// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that tensor_none_left refuses it.
+// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that block_leftovers_check refuses it.
 void take_extras(struct take *t) {
     for (size_t i = 0; i < STORED_EXTRAS && t->format->extras[i]; i++) {
         const struct safetensors_entry *extra = quantised_find(t->finder, t->module->name, t->format->extras[i]);
