@@ -6,32 +6,33 @@
 
 // Sources: the quantisers' own code. Suffixes are in the spelling of quantised_names.h.
 static const struct foreign_tensor {
-    const char *suffix, *quantiser, *mend;
+    const char *suffix, *meaning, *mend;
 } TENSORS[] = {
-    {".biases", "MLX's affine quantisation (code x scale + bias)", "take the original checkpoint that was converted for MLX"},
-    {".weight.absmax", "bitsandbytes (4 bits)", OTHER_CODES},
-    {".weight.quant_map", "bitsandbytes (4 bits)", OTHER_CODES},
-    {".SCB", "bitsandbytes (LLM.int8)", OTHER_CODES},
-    {".codebooks", "AQLM", OTHER_CODES},
-    {".W_q", "HQQ", OTHER_CODES},
-    {".weight_scales", "EETQ", OTHER_CODES},
-    {".Qidxs", "QuIP#", OTHER_CODES},
-    {".centroids", "VPTQ", OTHER_CODES},
-    {".q_weight", "EXL2", OTHER_CODES},
-    {".trellis", "EXL3", OTHER_CODES},
-    {".tables2", "HIGGS", OTHER_CODES},
-    {".lookup_table", "SqueezeLLM", OTHER_CODES},
-    {".weight._data", "optimum-quanto", OTHER_CODES},
-    {"._weight_qdata", "torchao", OTHER_CODES},
-    {".B", "Marlin, a kernel's own layout", "take the GPTQ checkpoint that it was repacked from"},
-    {".scale_packed", "compressed-tensors' marlin-24 (2:4 sparse)", OTHER_CODES},
-    {".bitmask", "compressed-tensors' sparse layout", OTHER_CODES},
-    {".pre_quant_scale", "AWQ of ModelOpt, which also scales the inputs", "take a checkpoint without pre_quant_scale"},
-    {".smooth_scale", "SmoothQuant, which also scales the inputs", "take a checkpoint without smooth_scale"},
-    {".had_K", "a rotation of the inputs (SpinQuant, QuaRot)", "take a checkpoint without online rotations"},
-    {".had_scale", "a rotation of the inputs (SpinQuant, QuaRot)", "take a checkpoint without online rotations"},
-    {".forward_hadamard_matrix", "FP-Quant, which rotates the inputs", "take a checkpoint without rotations"},
-    {".hadamard_matrix", "a rotation of the inputs", "take a checkpoint without online rotations"},
+    {".biases", "is part of MLX's affine quantisation (code x scale + bias)",
+     "take the original checkpoint that was converted for MLX"},
+    {".weight.absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
+    {".weight.quant_map", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
+    {".SCB", "is part of a bitsandbytes quantisation (LLM.int8)", OTHER_CODES},
+    {".codebooks", "is part of an AQLM quantisation", OTHER_CODES},
+    {".W_q", "is part of an HQQ quantisation", OTHER_CODES},
+    {".weight_scales", "is part of an EETQ quantisation", OTHER_CODES},
+    {".Qidxs", "is part of a QuIP# quantisation", OTHER_CODES},
+    {".centroids", "is part of a VPTQ quantisation", OTHER_CODES},
+    {".q_weight", "is part of an EXL2 quantisation", OTHER_CODES},
+    {".trellis", "is part of an EXL3 quantisation", OTHER_CODES},
+    {".tables2", "is part of a HIGGS quantisation", OTHER_CODES},
+    {".lookup_table", "is part of a SqueezeLLM quantisation", OTHER_CODES},
+    {".weight._data", "is part of an optimum-quanto quantisation", OTHER_CODES},
+    {"._weight_qdata", "is part of a torchao quantisation", OTHER_CODES},
+    {".B", "is a weight repacked for the Marlin kernels", "take the checkpoint that it was repacked from"},
+    {".scale_packed", "is part of marlin-24, a 2:4 sparse layout", OTHER_CODES},
+    {".bitmask", "is part of compressed-tensors' sparse layout", OTHER_CODES},
+    {".pre_quant_scale", "is a factor of the matrix's input (AWQ of ModelOpt)", "take a checkpoint without it"},
+    {".smooth_scale", "is a factor of the matrix's input (SmoothQuant)", "take a checkpoint without it"},
+    {".had_K", "rotates the matrix's input (SpinQuant, QuaRot)", "take a checkpoint without online rotations"},
+    {".had_scale", "rotates the matrix's input (SpinQuant, QuaRot)", "take a checkpoint without online rotations"},
+    {".hadamard_matrix", "rotates the matrix's input", "take a checkpoint without online rotations"},
+    {".forward_hadamard_matrix", "rotates the matrix's input (FP-Quant)", "take a checkpoint without rotations"},
 };
 
 // Methods whose codes have another meaning than the formats of the table, if the tensors look the same.
@@ -62,8 +63,8 @@ FALLIBLE quantised_check_foreign(const struct tensor_finder *finder, const struc
     for (size_t i = 0; i < sizeof TENSORS / sizeof *TENSORS; i++) {
         const struct safetensors_entry *entry = quantised_named(names, TENSORS[i].suffix);
         if (entry) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is of %s, which is not supported: %s",
-                 checkpoint_file_of(finder->checkpoint, entry), entry->name, TENSORS[i].quantiser, TENSORS[i].mend);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s %s, which is not supported: %s",
+                 checkpoint_file_of(finder->checkpoint, entry), entry->name, TENSORS[i].meaning, TENSORS[i].mend);
         }
     }
     return OK;

@@ -17,6 +17,7 @@ enum code_layout {
     CODES_BLOCKS,        // [N, K / 32, 16] bytes, the lower k in the low nibble
     CODES_WORDS,         // [N, ceil(K * bits / 32)] words, the lowest k in the lowest bits; zero points [ceil(N * bits / 32), G]
     CODES_WORDS_AWQ,     // [K, N / 8] words, in AWQ's order of nibbles; zero points [G, N / 8]
+    CODES_WORDS_QUARK,   // the same; config.json says whether in AWQ's order, and whether the codes are signed
     CODES_WORDS_N_MAJOR, // [K * bits / 32, N] words of consecutive k; zero points [G, N * bits / 32]
 };
 // Of the first four, tensors that hold all experts may have their last two dimensions swapped: [K, N], [K / 2, N], …
@@ -44,7 +45,7 @@ struct stored_format {
     const char *codes;
     enum expertd_dtype codes_dtypes[STORED_DTYPES];
     enum code_layout layout;
-    enum expertd_weight_code code; // in word layouts INT4 also stands for INT8; the tensor's shape distinguishes them
+    enum expertd_weight_code code; // in words of integers INT4 also stands for INT8; the tensor's shape distinguishes them
     bool code_of_dtype;            // the tensor's dtype determines the code: E4M3 or E5M2
     const char *scales;
     enum expertd_dtype scale_dtypes[STORED_DTYPES];

@@ -6,7 +6,7 @@ import pytest
 
 from harness.fused import Fused, FusedCheckpoint, bare, underscored
 from harness.quantised import (BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, AWQ, QuantisedCheckpoint, Variant, awq, compressed, fp4, fp8, gptq,
-                               int_quantized, pack_quantized)
+                               int_quantized, mlx_mx, pack_quantized, quark)
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 24
@@ -38,6 +38,19 @@ def without(suffix, quantise):
     return less
 
 
+def unsigned(quantise):
+    """The same words, called U32."""
+
+    def renamed(w, random):
+        tensors, meant = quantise(w, random)
+        words = {name: ("U32", stored.view(np.uint32)) for name, (dtype, stored) in tensors.items() if name in (".qweight", ".qzeros")}
+        return tensors | words, meant
+
+    return renamed
+
+
+QUARK = {"quant_method": "quark", "global_quant_config": {
+    "weight": {"dtype": "uint4", "qscheme": "per_group", "group_size": 32, "symmetric": False}}}
 METHODS = {
     "auto_round_as_gptq": Variant("int4_group32_zero", AUTO_ROUND | {"sym": False, "packing_format": "auto_round:auto_gptq"},
                                   without(".g_idx", gptq(4, 32))),
@@ -58,6 +71,16 @@ METHODS = {
                                          fp8(".weight_scale_inv", "F32", (128, 128))),
     "fp8_beside_scale": Variant("fp8_block128", MODELOPT, fp8(".scale", "F8_E8M0", (128, 128))),
     "int8_under_fp8": Variant("int8_channel", FP8, int_quantized()),
+    "quark_uint4": Variant("int4_group32_zero", QUARK | {"export": {"pack_method": "reorder"}}, quark(32)),
+    "quark_int4_in_order": Variant("int4_group32_zero", {"quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
+        "weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 32, "symmetric": True}}}, quark(32, True, False)),
+    "quark_int4_without_zero_points": Variant("int4_group32", {
+        "quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
+            "weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 32, "symmetric": True}}},
+        without(".weight_zero_point", quark(32, True))),
+    "mxfp4_of_mlx": Variant("mxfp4", {"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mx(4)),
+    "mxfp8_of_mlx": Variant("mxfp8", {"group_size": 32, "bits": 8, "mode": "mxfp8"}, mlx_mx(8)),
+    "gptq_of_unsigned_words": Variant("int4_group32_zero", GPTQ, unsigned(gptq(4, 32))),
     "three_methods_in_one_expert": Variant("fp8_block128+nvfp4", {"quant_method": "fp8", "moe_quant_algo": "NVFP4"},
                                            fp8(".scale", "F32", (128, 128)), (("down", NVFP4),)),
 }

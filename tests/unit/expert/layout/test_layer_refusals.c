@@ -79,7 +79,7 @@ static void other_types_and_mixed_types_are_refused(void **state) {
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", EXPERTD_DTYPE_F8_E4M3, 0, 2, I, H);
     refuse(QWEN3("1"), "tensor model.layers.0.mlp.experts.1.up_proj.weight is F8_E4M3, but its scales are missing: expected "
-                       "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv or");
+                       "model.layers.0.mlp.experts.1.up_proj.weight_scale");
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", EXPERTD_DTYPE_BF16, 0, 2, I, H);
     refuse(QWEN3("1"), "expert 1's up_proj is BF16");
@@ -92,7 +92,7 @@ static void parts_of_a_quantisation_are_refused_and_scales_of_activations_are_no
     add_named("model.layers.0", "mlp.experts.1.up_proj.input_scale", 1, 1, 0);
     open_whole(MODELOPT);
     add_named("model.layers.0", "mlp.experts.1.up_proj.pre_quant_scale", 1, H, 0);
-    refuse(MODELOPT, "mlp.experts.1.up_proj.pre_quant_scale is in the MoE block and is a factor of the matrix's input");
+    refuse(MODELOPT, "mlp.experts.1.up_proj.pre_quant_scale is a factor of the matrix's input");
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.pre_quant_scale");
     add_named("model.layers.0", "mlp.experts.1.up_proj.unknown", 1, 1, 0);
     refuse(MODELOPT, "quant_method modelopt");
