@@ -58,6 +58,15 @@ static void warn_suspicious(const char *event, const struct model_suspicious *su
     }
 }
 
+static void show_notes(const struct checkpoint_notes *notes) {
+    char quoted[2 * CHECKPOINT_NOTE_TEXT_MAX];
+    for (size_t i = 0; notes && i < notes->count; i++) {
+        const struct checkpoint_note *note = &notes->notes[i];
+        log_line(LOG_LEVEL_WARNING, "checkpoint_note", "kind=%s count=%" PRIu64 " message=%s", note->kind, note->count,
+                 log_quote(note->text, quoted, sizeof quoted));
+    }
+}
+
 static void warn_odd_weights(const struct model *model) {
     warn_suspicious(
         "scales_not_finite", &model->suspicious_scales,
@@ -133,6 +142,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
+    show_notes(out->model.notes);
     warn_odd_weights(&out->model);
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",

@@ -1,5 +1,6 @@
 #include "expert/model/model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void model_deinit(struct model *model) {
@@ -9,6 +10,7 @@ void model_deinit(struct model *model) {
             shards_in_force_deinit(in_force);
         }
     }
+    free(model->notes);
     arena_deinit(&model->arena);
     *model = (struct model){0};
 }

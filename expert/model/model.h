@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/safetensors.h"
 #include "expert/architecture/layer_params.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/model/shards.h"
 #include "expertd/kernels/weights.h"
 
@@ -58,6 +59,7 @@ struct model {
     struct arena arena;                        // all weights as loaded; experts that moved have memory of their own
     uint64_t fixed_bytes;                      // of the arena, without the routed experts
     uint64_t stored_bytes;                     // of the MoE tensors on disk
+    struct checkpoint_notes *notes;            // for the log; owned; NULL: generated weights
     struct model_suspicious suspicious_scales; // scales that are NaN or infinite
     struct model_suspicious
         zeros_of_16; // 4-bit zero points stored as 15, which means 16: auto-gptq reads them so, GPTQModel does not

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/printable.h"
+#include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/hub.h"
 #include "expert/model/loader.h"
 #include "expert/quantised/quantise.h"
@@ -154,6 +155,7 @@ FALLIBLE model_load(const struct model_options *options, struct model *out) {
         TRY_OUT(e, options->sink->end(options->sink->context, &model));
     }
     loader_identify(&supply, digests, &model);
+    model.notes = supply.checkpoint ? checkpoint_take_notes(supply.checkpoint) : NULL;
     *out = model;
     model = (struct model){0}; // now owned by the caller
     e = OK;

@@ -115,7 +115,7 @@ REFUSED = {
     "codes_missing": ("compressed_int4", remove(f"{GATE}.weight_packed"), [f"{GATE}.weight", "missing"]),
     "zero_points_missing": ("awq", remove(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
     "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
-                                   [f"expert {EXPERTS - 1}'s down_proj", "int4_group32_zero"]),
+                                   ["config_groups.group_0.weights.symmetric is false", f"{LAST}.weight_zero_point"]),
     "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
@@ -151,7 +151,7 @@ REFUSED = {
     # config.json
     "group_does_not_divide": ("compressed_int4", set_weights_config(group_size=48), ["weight_scale", "groups of 48 k"]),
     "group_of_8": ("compressed_int4", None, ["spans 8 k", "multiple of 16"]),
-    "bits_disagree": ("compressed_int4", set_weights_config(num_bits=8), ["weight_scale", "8 bits"]),
+    "bits_disagree": ("compressed_int4", set_weights_config(num_bits=8), ["weight_packed", "codes of 4 bits", "quantization_config.config_groups.group_0.weights.num_bits is 8"]),
     "group_size_is_text": ("gptq", set_config(group_size="many"), ["group_size", "many"]),
     "group_size_is_minus_two": ("gptq", set_config(group_size=-2), ["group_size", "-2"]),
     "block_of_nothing": ("fp8_blocks", set_config(weight_block_size=[0, 128]), ["weight_block_size"]),
@@ -160,12 +160,7 @@ REFUSED = {
     "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
     "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
-    "awq_tensors_without_a_method": ("awq", set_config(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
     "gptq_tensors_said_to_be_awq": ("gptq", set_config(quant_method="awq"), [f"{GATE}.qweight"]),
-    "experts_left_out": ("fp8_blocks", set_config(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
-                         [f"{GATE}.weight", "model.layers.0.mlp.experts", "one of the two is wrong"]),
-    "experts_left_out_by_expression": ("compressed_int4", set_config(ignore=["re:.*mlp\\.experts.*"]),
-                                       [f"{GATE}.weight_packed", "re:.*mlp"]),
     # tensors and formats that no row of the table has
     "an_unknown_tensor": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),
                               [f"{GATE}.pre_quant_scale"]),
