@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.quantised import EXPERTS, FP8, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, fp8, pack_quantized
+from harness.quantised import EXPERTS, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, pack_quantized
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 40
@@ -189,17 +189,6 @@ def test_inconsistent_tensors_are_refused_by_name(name, tmp_path):
     if change:
         change(checkpoint)
     refused(checkpoint, *words)
-
-
-@pytest.mark.parametrize("up, words", [
-    (fp8(".weight_scale_inv", "F32", (128, 128), "F8_E5M2"), ["gate_proj is fp8_block128", "up_proj is fp8_e5m2_block128"]),
-    (fp8(".weight_scale_inv", "F32", (1, None)), ["gate_proj is fp8_block128", "up_proj is fp8_channel"]),
-    (fp8(".weight_scale_inv", "BF16", (128, 128)), ["gate_proj", "up_proj", "scales of F32", "of BF16"]),
-])
-def test_gate_and_up_in_two_formats_are_refused_by_name(up, words, tmp_path):
-    blocks = VARIANTS["fp8_blocks"]
-    checkpoint = QuantisedCheckpoint(tmp_path / "gate", Variant(blocks.name, FP8, blocks.quantise, (("up", up),)))
-    refused(checkpoint, "must have one format", *words)
 
 
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):
