@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/layout/zero_points.h"
 #include "expert/quantised/quantised_tensors.h"
 
 // One tensor per matrix.
@@ -339,6 +340,8 @@ static enum expertd_dtype weight_dtype(const struct layer_tensors *layer) {
     return dtype;
 }
 
+// ---- orders of k
+
 // Gate and up read the same input row, so both are sorted or neither.
 static void share_order_of_gate_and_up(struct expert_source *e) {
     e->quantised[PART_GATE].ordered |= e->quantised[PART_UP].ordered && e->quantised[PART_GATE].codes.data;
@@ -375,7 +378,7 @@ FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool interleaved, s
     TRY(resolve_layout(finder, interleaved, out));
     share_order(out);
     out->weight_dtype = weight_dtype(out);
-    return OK;
+    return zero_points_check(checkpoint_path(finder->checkpoint), out);
 }
 
 FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *name, struct layer_tensors *out) {
@@ -388,5 +391,5 @@ FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *
     struct parts parts = {name, names, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, false, NULL};
     TRY(take_parts(finder, &parts, &out->shared));
     share_order_of_gate_and_up(&out->shared);
-    return OK;
+    return zero_points_check_shared(checkpoint_path(finder->checkpoint), name, &out->shared);
 }

@@ -11,7 +11,8 @@ from harness.admin import admin_of, experts_of, moved, placement_of
 from harness.daemon import run_program
 from harness.paths import BIN, SANITIZER
 from harness.protos import pb
-from harness.quantised import EXPERTS, GPTQ, MIXED_EXPERTS, MIXED_GATES, PLAIN, QuantisedCheckpoint, Variant, gptq
+from harness.quantised import (E4M3, EXPERTS, GPTQ, HIDDEN, MIXED_EXPERTS, MIXED_GATES, PLAIN, WIDTH, QuantisedCheckpoint, Variant,
+                               gptq)
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 from test_quantised import BOUNDS
 
@@ -160,6 +161,38 @@ def test_log_status_and_tools_show_all_formats(tmp_path, start_daemon):
     for command in ("models", "status"):
         assert variant.name in run_program("expertctl", "--address", f"unix:{daemon.socket}", command).stdout
     daemon.stop()
+
+
+class SharedCheckpoint(QuantisedCheckpoint):
+    """With a shared expert whose gate, up and down have three formats."""
+
+    def write(self):
+        random, module = np.random.default_rng(5), "model.layers.0.mlp"
+        self.shared, self.config["model_type"] = {}, "qwen2_moe"
+        self.config |= {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": WIDTH}
+        formats = {"gate": MIXED_EXPERTS["two_quantised"].quantise, "up": PLAIN["F16"], "down": E4M3}
+        for part, shape in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
+            stored, self.shared[part] = formats[part](random.standard_normal(shape) * shape[1] ** -0.5, random)
+            for suffix, (dtype, array) in stored.items():
+                self.tensors[f"{module}.shared_expert.{part}_proj{suffix}"] = (dtype, array)
+        self.shared_gate = random.standard_normal((1, HIDDEN)).astype(np.float32)
+        self.tensors[f"{module}.shared_expert_gate.weight"] = ("F32", self.shared_gate)
+        super().write()
+
+    def outputs(self, hidden):
+        x = hidden.astype(np.float64)
+        gate, up = x @ self.shared["gate"].T, x @ self.shared["up"].T
+        shared = (gate / (1 + np.exp(-gate)) * up) @ self.shared["down"].T
+        return super().outputs(hidden) + shared / (1 + np.exp(-(x @ self.shared_gate.T.astype(np.float64))))
+
+
+def test_a_shared_expert_may_have_a_format_for_each_matrix(tmp_path, start_daemon):
+    checkpoint = SharedCheckpoint(tmp_path / "shared", MIXED_EXPERTS["two_quantised"])
+    hidden = checkpoint.inputs(TOKENS)
+    for options in ((), ("--widen",)):
+        _, values, _, daemon = served(start_daemon, checkpoint, hidden, "--compute-dtype", "f32", *options)
+        daemon.stop()
+        assert error_per_token(values, checkpoint.outputs(hidden)).max() <= BOUNDS["f32"]
 
 
 def test_a_plain_gate_beside_an_ordered_up_is_served_widened(tmp_path, start_daemon):

@@ -77,21 +77,6 @@ def each_of(*changes):
     return change
 
 
-def one_expert_as(variant):
-    """Stores the last expert in another format."""
-
-    def change(checkpoint):
-        module = f"model.layers.0.mlp.experts.{EXPERTS - 1}."
-        for name in [name for name in checkpoint.tensors if name.startswith(module)]:
-            del checkpoint.tensors[name]
-        for part, dims in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
-            w = np.random.default_rng(3).standard_normal(dims)
-            stored = variant.quantise(w, np.random.default_rng(0))[0] if variant else {".weight": ("F32", w.astype(np.float32))}
-            checkpoint.tensors.update({f"{module}{part}_proj{suffix}": tensor for suffix, tensor in stored.items()})
-
-    return change
-
-
 def up_in_another_order(checkpoint):
     """Expert 1's up, sorted by a quantiser that treats each matrix separately."""
     w = np.random.default_rng(5).standard_normal((WIDTH, HIDDEN)) * HIDDEN ** -0.5
@@ -115,7 +100,9 @@ REFUSED = {
     "codes_missing": ("compressed_int4", remove(f"{GATE}.weight_packed"), [f"{GATE}.weight", "missing"]),
     "zero_points_missing": ("awq", remove(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
     "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
-                                   [f"expert {EXPERTS - 1}'s down_proj", "int4_group32_zero"]),
+                                   [f"expert {EXPERTS - 1}'s down is int4_group32,", "int4_group32_zero", "only one of them has zero points"]),
+    "zero_points_of_up_missing": ("compressed_int4_asymmetric", remove(f"{GATE.replace('gate', 'up')}.weight_zero_point"),
+                                  ["expert 0's up is int4_group32,", "expert 0's gate is int4_group32_zero"]),
     "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
@@ -171,9 +158,6 @@ REFUSED = {
                               [f"{GATE}.pre_quant_scale"]),
     "a_bias_that_is_not_zero": ("gptq_symmetric_with_bias", put(f"{GATE}.bias", 1.0, 3), [f"{GATE}.bias"]),
     "bitsandbytes": ("fp8_blocks", as_bitsandbytes, [f"{GATE}.weight", "U8", "bitsandbytes"]),
-    "two_formats_in_a_layer": ("modelopt_fp8", one_expert_as(VARIANTS["fbgemm_per_row"]),
-                               [f"expert {EXPERTS - 1}'s gate_proj", "fp8_channel", "fp8_tensor"]),
-    "one_expert_plain": ("compressed_int4", one_expert_as(None), [f"expert {EXPERTS - 1}'s gate_proj", "F32", "int4_group32"]),
 }
 
 

@@ -317,6 +317,8 @@ MIXED_EXPERTS = {
     "a_plain_down": Variant("nvfp4, nvfp4+bf16", VARIANTS["modelopt_nvfp4"].config, VARIANTS["modelopt_nvfp4"].quantise,
                             of_experts=((3, "down", PLAIN["BF16"]),)),
     "two_quantised": Variant("mxfp4, fp8_block128", BLOCKS, MX, of_experts=((1, "all", E4M3),)),
+    "tensors_and_rows": Variant("fp8_tensor, fp8_channel", VARIANTS["modelopt_fp8"].config, VARIANTS["modelopt_fp8"].quantise,
+                                of_experts=((4, "all", VARIANTS["fbgemm_per_row"].quantise),)),
     "alternating": Variant("fp8_block128, mxfp4, f16", BLOCKS, E4M3, of_experts=((1, "all", MX), (3, "all", MX), (4, "all", PLAIN["F16"]))),
     "each_another": Variant("fp8_block128, mxfp4+fp8_channel, f32, fp8_channel+mxfp4, bf16+fp8_e5m2_block128", FP8, E4M3, of_experts=(
         (1, "all", MX), (1, "down", ROWS), (2, "all", PLAIN["F32"]), (3, "all", ROWS), (3, "down", MX), (4, "all", PLAIN["BF16"]),
