@@ -54,11 +54,14 @@ def test_answers_are_those_of_the_dequantised_weights(name, tmp_path, start_daem
 
 @pytest.mark.parametrize("name", ("alternating", "mxfp4_and_plain"))
 def test_few_tokens_have_the_bits_of_many(name, tmp_path, start_daemon):
-    """Few rows and many rows use different kernels."""
+    """Few rows and many rows use different kernels. The scalar kernels give the same bits."""
     checkpoint = QuantisedCheckpoint(tmp_path / name, ALL[name])
     hidden = checkpoint.inputs(TOKENS)
     for dtype in ("bf16", "f32"):
+        scalar, _, _, daemon = served(start_daemon, checkpoint, hidden, "--compute-dtype", dtype, "--kernels", "scalar")
+        daemon.stop()
         rows, _, _, daemon = served(start_daemon, checkpoint, hidden, "--compute-dtype", dtype)
+        assert rows == scalar
         with daemon.client() as client:
             for first, tokens in ((0, 1), (1, 2), (3, 3), (6, 4), (10, 7)):
                 few = client.forward(layer=0, hidden=tensor(hidden[first:first + tokens])).output
