@@ -144,12 +144,12 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     TRY(e);
     show_notes(out->model.notes);
     warn_odd_weights(&out->model);
-    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX], formats[2 * QUANTISATION_NAME_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
              log_quote(out->model.name, quoted, sizeof quoted), out->model.model_type, out->model.num_layers,
-             model_quantisation(&out->model), out->model.ranks, out->model.numerics_id, (size_t)model_weights_bytes(&out->model),
-             (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
+             log_quote(model_quantisation(&out->model), formats, sizeof formats), out->model.ranks, out->model.numerics_id,
+             (size_t)model_weights_bytes(&out->model), (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }
 

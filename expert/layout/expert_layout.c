@@ -6,12 +6,7 @@
 #include "expert/layout/expert_names.h"
 #include "expert/layout/separate_experts.h"
 #include "expert/layout/stacked_experts.h"
-
-static const char *const PROJ_NAMES[PART_COUNT] = {"gate_proj", "up_proj", "down_proj"}; // for messages
-
-static bool is_part_absent(const struct expertd_activation *activation, int part) {
-    return part == PART_GATE && !expertd_activation_is_gated(activation);
-}
+#include "expert/layout/zero_points.h"
 
 // Whether rows alternate cannot be seen in the file, so only the names with which gpt-oss's own tools store them are accepted.
 static FALLIBLE check_alternation(const struct tensor_finder *finder, const struct expert_layout *layout, bool alternates,
@@ -49,77 +44,56 @@ static FALLIBLE resolve_layout(struct tensor_finder *finder, bool alternates, st
                                                   : resolve_separate(finder, &layout, alternates, out);
 }
 
-// Have two matrices the same plain dtype, or the same codes and scales?
-static bool is_like(const struct expert_source *a, int part, const struct expert_source *b, int other) {
-    const struct quantised_matrix *codes = &a->quantised[part], *others = &b->quantised[other];
-    if (!codes->codes.data || !others->codes.data) {
-        return !codes->codes.data == !others->codes.data && a->weight[part].dtype == b->weight[other].dtype;
+// ---- formats, which each matrix has for itself
+
+// As stored. EXPERTD_DTYPE_NONE: codes other than FP8.
+static enum expertd_dtype stored_dtype(const struct expert_source *e, int part) {
+    if (!e->quantised[part].codes.data) {
+        return e->weight[part].dtype;
     }
-    return quantised_same_format(codes, others);
+    enum expertd_weight_code code = e->quantised[part].format.code;
+    return code == EXPERTD_CODE_E4M3   ? EXPERTD_DTYPE_F8_E4M3
+           : code == EXPERTD_CODE_E5M2 ? EXPERTD_DTYPE_F8_E5M2
+                                       : EXPERTD_DTYPE_NONE;
 }
 
-static const char *kind_name(const struct expert_source *e, int part, char text[QUANTISED_NAME_MAX]) {
-    return e->quantised[part].codes.data ? quantised_name(&e->quantised[part], text) : expertd_dtype_name(e->weight[part].dtype);
-}
-
-// Compares expert e's matrix `part` with the first expert's `other`.
-static FALLIBLE check_like(const struct tensor_finder *finder, const struct layer_tensors *out, uint32_t e, int part, int other) {
-    const struct expert_source *source = &out->experts[e], *first = &out->experts[0];
-    char texts[2][QUANTISED_NAME_MAX];
-    if (is_like(source, part, first, other)) {
-        return OK;
-    }
-    if (strcmp(kind_name(source, part, texts[0]), kind_name(first, other, texts[1])) == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: %s: expert %u's %s and expert 0's %s are %s, but one has scales of %s, the other of %s: a layer must have one "
-             "format",
-             checkpoint_path(finder->checkpoint), out->prefix, e, PROJ_NAMES[part], PROJ_NAMES[other], texts[0],
-             expertd_dtype_name(source->quantised[part].format.scale), expertd_dtype_name(first->quantised[other].format.scale));
-    }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: expert %u's %s is %s, but expert 0's %s is %s: a layer must have one %s",
-         checkpoint_path(finder->checkpoint), out->prefix, e, PROJ_NAMES[part], kind_name(source, part, texts[0]),
-         PROJ_NAMES[other], kind_name(first, other, texts[1]), first->quantised[other].codes.data ? "format" : "dtype");
-}
-
-// All experts of a layer are packed alike; two dtypes in a layer are more likely a broken conversion than intended. Quantised down
-// matrices may have another format than gate and up.
-static FALLIBLE check_one_dtype(const struct tensor_finder *finder, struct layer_tensors *out) {
-    const struct expertd_activation *activation = &out->params.activation;
-    bool quantised = out->experts[0].quantised[PART_DOWN].codes.data || out->experts[0].quantised[PART_UP].codes.data;
-    for (uint32_t e = 0; e < out->params.num_experts; e++) {
-        for (int part = 0; part < PART_COUNT; part++) {
-            if (!is_part_absent(activation, part)) {
-                int like = quantised && part != PART_DOWN ? PART_UP : PART_DOWN;
-                TRY(check_like(finder, out, e, part, like));
-            }
+// The dtype of up in all experts; EXPERTD_DTYPE_NONE if it differs.
+static enum expertd_dtype weight_dtype(const struct layer_tensors *layer) {
+    enum expertd_dtype dtype = stored_dtype(&layer->experts[0], PART_UP);
+    for (uint32_t e = 1; e < layer->params.num_experts; e++) {
+        if (stored_dtype(&layer->experts[e], PART_UP) != dtype) {
+            return EXPERTD_DTYPE_NONE;
         }
     }
-    enum expertd_weight_code code = out->experts[0].quantised[PART_UP].format.code;
-    enum expertd_dtype of_code = code == EXPERTD_CODE_E4M3   ? EXPERTD_DTYPE_F8_E4M3
-                                 : code == EXPERTD_CODE_E5M2 ? EXPERTD_DTYPE_F8_E5M2
-                                                             : EXPERTD_DTYPE_NONE;
-    out->weight_dtype = quantised ? of_code : out->experts[0].weight[PART_DOWN].dtype;
-    return OK;
+    return dtype;
 }
 
-// All blocks of a layer have one shape, so if one expert's k are sorted by scale, the k of all experts are sorted. Gate and up read
-// the same input row, so both are sorted or neither.
+// ---- orders of k
+
+// Gate and up read the same input row, so both are sorted or neither.
 static void share_order_of_gate_and_up(struct expert_source *e) {
     e->quantised[PART_GATE].ordered |= e->quantised[PART_UP].ordered && e->quantised[PART_GATE].codes.data;
     e->quantised[PART_UP].ordered |= e->quantised[PART_GATE].ordered && e->quantised[PART_UP].codes.data;
 }
 
+// If the k of one expert are sorted by scale, so are those of all experts in that format, which then have blocks of one shape.
+static void share_order_of_format(struct layer_tensors *out, int part, const struct quantised_matrix *ordered) {
+    for (uint32_t e = 0; e < out->params.num_experts; e++) {
+        struct quantised_matrix *matrix = &out->experts[e].quantised[part];
+        matrix->ordered |= matrix->codes.data && quantised_same_format(matrix, ordered);
+    }
+}
+
 static void share_order(struct layer_tensors *out) {
-    bool ordered[PART_COUNT] = {false};
+    const struct quantised_matrix *shared[PART_COUNT] = {NULL}; // the last format that was shared
     for (uint32_t e = 0; e < out->params.num_experts; e++) {
         share_order_of_gate_and_up(&out->experts[e]);
         for (int part = 0; part < PART_COUNT; part++) {
-            ordered[part] |= out->experts[e].quantised[part].ordered;
-        }
-    }
-    for (uint32_t e = 0; e < out->params.num_experts; e++) {
-        for (int part = 0; part < PART_COUNT; part++) {
-            out->experts[e].quantised[part].ordered = ordered[part];
+            const struct quantised_matrix *matrix = &out->experts[e].quantised[part];
+            if (matrix->ordered && !(shared[part] && quantised_same_format(matrix, shared[part]))) {
+                share_order_of_format(out, part, matrix);
+                shared[part] = matrix;
+            }
         }
     }
 }
@@ -131,19 +105,8 @@ FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool interleaved, s
     }
     TRY(resolve_layout(finder, interleaved, out));
     share_order(out);
-    return check_one_dtype(finder, out);
-}
-
-// Gate and up are computed as one product.
-static FALLIBLE check_shared(const struct tensor_finder *finder, const char *name, const struct expert_source *shared) {
-    char texts[2][QUANTISED_NAME_MAX];
-    bool gated = shared->weight[PART_GATE].data || shared->quantised[PART_GATE].codes.data;
-    bool both = shared->quantised[PART_GATE].codes.data || shared->quantised[PART_UP].codes.data;
-    if (!gated || !both || is_like(shared, PART_GATE, shared, PART_UP)) {
-        return OK;
-    }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: gate_proj is %s, but up_proj is %s: they must have one format",
-         checkpoint_path(finder->checkpoint), name, kind_name(shared, PART_GATE, texts[0]), kind_name(shared, PART_UP, texts[1]));
+    out->weight_dtype = weight_dtype(out);
+    return zero_points_check(checkpoint_path(finder->checkpoint), out);
 }
 
 FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *name, struct layer_tensors *out) {
@@ -154,5 +117,5 @@ FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *
         .module = name, .layout = &layout, .width = p->shared_intermediate_size, .hidden = p->hidden_size};
     TRY(separate_experts_take(finder, &shared, 0, &out->shared));
     share_order_of_gate_and_up(&out->shared);
-    return check_shared(finder, name, &out->shared);
+    return zero_points_check_shared(checkpoint_path(finder->checkpoint), name, &out->shared);
 }

@@ -22,6 +22,11 @@ static FALLIBLE take_matrix(struct tensor_finder *finder, const char *module, ui
     return tensor_take_matrix(finder, name, n, k, &out->plain);
 }
 
+// Is this the first quantised matrix of its part, or the first after a plain one? out[-1] is the expert before.
+static bool is_first(uint32_t e, int part, const struct expert_source *out) {
+    return e == 0 || !out[-1].quantised[part].codes.data;
+}
+
 static FALLIBLE take_part(struct tensor_finder *finder, const struct separate_experts *x, uint32_t e, enum expert_part part,
                           struct expert_source *out) {
     const struct expert_name_set *set = x->layout->set;
@@ -30,7 +35,7 @@ static FALLIBLE take_part(struct tensor_finder *finder, const struct separate_ex
     char module[TENSOR_NAME_MAX], bias[TENSOR_NAME_MAX];
     struct matrix matrix;
     TRY(expert_names_module(x->layout, x->module, e, text, module));
-    TRY(take_matrix(finder, module, n, k, e == 0, &matrix));
+    TRY(take_matrix(finder, module, n, k, is_first(e, part, out), &matrix));
     out->weight[part] = matrix.plain;
     out->quantised[part] = matrix.quantised;
     if (!x->with_bias) {
@@ -65,10 +70,10 @@ static FALLIBLE take_gate_up(struct tensor_finder *finder, const struct separate
     struct vector_source biases;
     TRY(expert_names_module(x->layout, x->module, e, x->layout->set->gate_up, module));
     if (quantised_exists(finder, module)) {
-        struct quantised_module matrix = {.name = module, .n = 2 * x->width, .k = x->hidden, .first = e == 0};
+        struct quantised_module matrix = {.name = module, .n = 2 * x->width, .k = x->hidden, .first = is_first(e, PART_UP, out)};
         TRY(quantised_take_gate_up(finder, &matrix, x->alternate, &out->quantised[PART_GATE], &out->quantised[PART_UP]));
     } else {
-        TRY(take_matrix(finder, module, 2 * x->width, x->hidden, e == 0, &both));
+        TRY(take_matrix(finder, module, 2 * x->width, x->hidden, is_first(e, PART_UP, out), &both));
         split_plain(x, &both.plain, out);
     }
     if (!x->with_bias) {

@@ -252,12 +252,9 @@ static FALLIBLE pass_to_sink(const struct load *load, size_t layer_index, uint32
 static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, unsigned thread, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
     const struct shards *shards = layer->in_force->shards; // the model is not yet shared
-    uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
-    struct load_item item = {.layer = layer_index,
-                             .expert = expert,
-                             .experts = &shards->ranks[rank],
-                             .group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank],
-                             .staging = staging};
+    uint32_t slot = shards->placement->holder_slots[shards->placement->holder_first[expert]];
+    struct load_item item = {.layer = layer_index, .expert = expert, .staging = staging};
+    item.experts = shards_find(shards, slot, &item.group);
     struct digest digest;
     digest_init(&digest);
     TRY_IN(load_tensors(load, &item, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);

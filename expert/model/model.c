@@ -20,7 +20,7 @@ uint64_t model_weights_bytes(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         const struct shards *shards = shards_take(layer->in_force);
-        bytes += (uint64_t)shards->placement->copies * layer->shape.bytes;
+        bytes += shards->bytes;
         shards_release(layer->in_force, shards);
     }
     return bytes;

@@ -73,15 +73,24 @@ static bool all_experts_are_f32(const struct supply *supply) {
     return true;
 }
 
+static bool has_codes(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert) {
+    bool has = false;
+    for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+        struct supply_matrix m;
+        has = has || (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m) && m.quantised);
+    }
+    return has;
+}
+
 static bool is_any_quantised(const struct supply *supply) {
-    struct supply_matrix m;
     for (size_t i = 0; i < supply->count; i++) {
-        for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
-            const struct layer_tensors *layer = &supply->layers[i];
-            if ((supply_describe(supply, layer, 0, (enum supply_tensor)t, &m) && m.quantised) ||
-                (supply_describe(supply, layer, SUPPLY_SHARED, (enum supply_tensor)t, &m) && m.quantised)) {
-                return true;
-            }
+        const struct layer_tensors *layer = &supply->layers[i];
+        bool any = has_codes(supply, layer, SUPPLY_SHARED);
+        for (uint32_t e = 0; e < layer->params.num_experts && !any; e++) {
+            any = has_codes(supply, layer, e);
+        }
+        if (any) {
+            return true;
         }
     }
     return false;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.quantised import EXPERTS, FP8, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, fp8, pack_quantized
+from harness.quantised import EXPERTS, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, pack_quantized
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 40
@@ -77,21 +77,6 @@ def each_of(*changes):
     return change
 
 
-def one_expert_as(variant):
-    """Stores the last expert in another format."""
-
-    def change(checkpoint):
-        module = f"model.layers.0.mlp.experts.{EXPERTS - 1}."
-        for name in [name for name in checkpoint.tensors if name.startswith(module)]:
-            del checkpoint.tensors[name]
-        for part, dims in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
-            w = np.random.default_rng(3).standard_normal(dims)
-            stored = variant.quantise(w, np.random.default_rng(0))[0] if variant else {".weight": ("F32", w.astype(np.float32))}
-            checkpoint.tensors.update({f"{module}{part}_proj{suffix}": tensor for suffix, tensor in stored.items()})
-
-    return change
-
-
 def up_in_another_order(checkpoint):
     """Expert 1's up, sorted by a quantiser that treats each matrix separately."""
     w = np.random.default_rng(5).standard_normal((WIDTH, HIDDEN)) * HIDDEN ** -0.5
@@ -116,6 +101,8 @@ REFUSED = {
     "zero_points_missing": ("awq", remove(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
     "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
                                    ["config_groups.group_0.weights.symmetric is false", f"{LAST}.weight_zero_point"]),
+    "zero_points_of_up_missing": ("compressed_int4_asymmetric", remove(f"{GATE.replace('gate', 'up')}.weight_zero_point"),
+                                  ["expert 0's up is int4_group32,", "expert 0's gate is int4_group32_zero"]),
     "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
@@ -166,9 +153,6 @@ REFUSED = {
                               [f"{GATE}.pre_quant_scale"]),
     "a_bias_that_is_not_zero": ("gptq_symmetric_with_bias", put(f"{GATE}.bias", 1.0, 3), [f"{GATE}.bias"]),
     "bitsandbytes": ("fp8_blocks", as_bitsandbytes, [f"{GATE}.weight", "U8", "bitsandbytes"]),
-    "two_formats_in_a_layer": ("modelopt_fp8", one_expert_as(VARIANTS["fbgemm_per_row"]),
-                               [f"expert {EXPERTS - 1}'s gate_proj", "fp8_channel", "fp8_tensor"]),
-    "one_expert_plain": ("compressed_int4", one_expert_as(None), [f"expert {EXPERTS - 1}'s gate_proj", "F32", "int4_group32"]),
 }
 
 
@@ -184,17 +168,6 @@ def test_inconsistent_tensors_are_refused_by_name(name, tmp_path):
     if change:
         change(checkpoint)
     refused(checkpoint, *words)
-
-
-@pytest.mark.parametrize("up, words", [
-    (fp8(".weight_scale_inv", "F32", (128, 128), "F8_E5M2"), ["gate_proj is fp8_block128", "up_proj is fp8_e5m2_block128"]),
-    (fp8(".weight_scale_inv", "F32", (1, None)), ["gate_proj is fp8_block128", "up_proj is fp8_channel"]),
-    (fp8(".weight_scale_inv", "BF16", (128, 128)), ["gate_proj", "up_proj", "scales of F32", "of BF16"]),
-])
-def test_gate_and_up_in_two_formats_are_refused_by_name(up, words, tmp_path):
-    blocks = VARIANTS["fp8_blocks"]
-    checkpoint = QuantisedCheckpoint(tmp_path / "gate", Variant(blocks.name, FP8, blocks.quantise, (("up", up),)))
-    refused(checkpoint, "must have one format", *words)
 
 
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):
