@@ -371,6 +371,8 @@ static void multiply_panel(struct tiles_call *c, bool rows_packed) {
 static tile_codes_decoder *decoder_of(const struct expertd_quantised_format *format) {
     switch (format->code) {
     case EXPERTD_CODE_E2M1:
+    case EXPERTD_CODE_UINT4:
+    case EXPERTD_CODE_IQ4:
         return tile_codes_nibble;
     case EXPERTD_CODE_INT4:
         return format->zero_points ? tile_codes_nibble_zero_point : tile_codes_nibble;

@@ -62,7 +62,7 @@ struct ieee_decoder {
     small_m_function *multiply[SMALL_M_ROWS]; // by rows - 1
 };
 
-extern const struct ieee_decoder ieee_e2m1, ieee_int4, ieee_int8, ieee_int8_zero_point, ieee_e4m3, ieee_e5m2;
+extern const struct ieee_decoder ieee_e2m1, ieee_int4, ieee_uint4, ieee_iq4, ieee_int8, ieee_int8_zero_point, ieee_e4m3, ieee_e5m2;
 
 const struct ieee_decoder *ieee_decoder_of(const struct expertd_quantised_format *format);
 

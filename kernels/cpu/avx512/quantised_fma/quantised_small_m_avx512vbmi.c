@@ -168,7 +168,7 @@ static bool multiply_small_m(const struct macrokernel_args *macro, const struct 
 }
 
 bool avx512vbmi_quantised_small_m_amx_order(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
-    return multiply_macrokernel(macro, format, true);
+    return !format->minima && multiply_macrokernel(macro, format, true);
 }
 
 void avx512vbmi_quantised_macrokernel_bf16(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {

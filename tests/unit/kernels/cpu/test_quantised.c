@@ -311,7 +311,7 @@ static void check_codes(const struct kernel_backend *backend) {
     static const enum expertd_weight_code CODES[] = {EXPERTD_CODE_E4M3, EXPERTD_CODE_E5M2, EXPERTD_CODE_E2M1, EXPERTD_CODE_INT4,
                                                      EXPERTD_CODE_INT8};
     for (size_t f = 0; f < COUNT_OF(CODES); f++) {
-        struct expertd_quantised_format format = {CODES[f], EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, true, 0};
+        struct expertd_quantised_format format = {CODES[f], EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, true, 0};
         uint8_t codes[N * K], one = 127;
         for (unsigned i = 0; i < N * K; i++) {
             codes[i] = (uint8_t)i;
@@ -363,7 +363,8 @@ static void each_code_has_its_formats_value(void **state) {
 static void e8m0_scales_are_right_at_both_ends(void **state) {
     (void)state;
     enum { K = 32 };
-    struct expertd_quantised_format format = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, K};
+    struct expertd_quantised_format format = {
+        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, K};
     uint8_t codes[2 * K / 2], scales[2] = {0, 255};
     memset(codes, 0x22, sizeof codes); // 1
     struct expertd_quantised_source source = {

@@ -196,8 +196,8 @@ static void fused_steps_leave_the_bits_of_separate_ones(void **state) {
 static void a_gate_of_another_format_is_decoded_correctly(void **state) {
     (void)state;
     static const struct expertd_quantised_format CODED[] = {
-        {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-        {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0}};
+        {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0}};
     static const int32_t SIZES[][GROUPS] = {{1, 2, 1, 4}, {0, 3, 5, 2}};
     static const struct expertd_activation SILU = {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0};
     activation = &SILU;

@@ -98,8 +98,8 @@ static void words_init(struct words *w, struct random *random) {
     }
 }
 
-static const struct expertd_quantised_format WORDS_FORMAT = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false,
-                                                             WORDS_SCALE_K};
+static const struct expertd_quantised_format WORDS_FORMAT = {
+    EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, WORDS_SCALE_K};
 
 static void check_words(const struct words *w, const struct expertd_quantised_source *source, int zeros_stored_less_one) {
     void *packed = test_alloc(expertd_quantised_group_bytes(&WORDS_FORMAT, WORDS_K, WORDS_N));
@@ -390,17 +390,21 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         assert_false(err_is(expertd_quantised_check(&FORMATS[f])));
     }
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_COUNT, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-                  "code");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_E4M3, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, 0},
-                  "scale");
     expect_format(
-        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_MULTIPLY, false, false, 16},
+        (struct expertd_quantised_format){EXPERTD_CODE_COUNT, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        "code");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E4M3, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        "scale");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16},
         "global");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, true, false, 32},
-                  "zero_points");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 40},
-                  "scale_k");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, true, false, false, 32},
+        "zero_points");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 40},
+        "scale_k");
 }
 
 static void expect_source(const struct quantised_case *c, const struct expertd_quantised_source *source, const char *field) {
@@ -447,7 +451,7 @@ static void int4_zero_points_above_the_maximum_are_refused(void **state) {
     (void)state;
     struct random random = {97};
     struct quantised_case c;
-    struct expertd_quantised_format format = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 64};
+    struct expertd_quantised_format format = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 64};
     quantised_case_init(&c, &format, 130, 70, VALUES_PLAIN, &random);
     c.zeros[69 * c.scales + 2] = EXPERTD_INT4_ZERO_MAX;
     assert_false(err_is(expertd_pack_quantised(&c.source, &format, c.k, c.n, c.packed)));
@@ -461,7 +465,7 @@ static void spans_of_normal_codes_are_marked(void **state) {
     (void)state;
     enum { MOST_K = 2048 };
     static const struct expertd_quantised_format FORMAT = {
-        EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0};
+        EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0};
     static const size_t DEPTHS[] = {1, 3, 4, 5, 8, 1792, 1794, MOST_K}; // from 1793 k on two lines share a bit
     uint8_t *codes = test_alloc(EXPERTD_KERNEL_PANEL * MOST_K);
     const float scales[EXPERTD_KERNEL_PANEL] = {1};
