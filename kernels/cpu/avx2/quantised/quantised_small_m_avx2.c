@@ -12,7 +12,9 @@
 #include "kernels/cpu/common/float_mode.h"
 
 enum {
-    SMALL_M_K = 256,    // k of a chunk, one panel at a time: rows and scales stay in L1 with the codes
+    SMALL_M_K = 256, // k of a chunk, one panel at a time: rows and scales stay in L1 with the codes
+    SHORT_K = 128,   // the same where scales and minima take much space
+    SHORT_K_SCALE_BYTES = 2 << 10,
     ROUND_ROBIN_K = 64, // k of a chunk, panels round-robin: the lines in flight of four panels stay in L1 with the rows
     PREPARED_UNIT = 64, // the prepared k of a row are a multiple of this
     SCALE_K_LEAST = 16,
@@ -177,12 +179,19 @@ static void multiply_chunk(struct small_m_work *work, const struct chunk *c, siz
     decoder->multiply[work->args.rows - 1](&small_m);
 }
 
+// k of a chunk, one panel at a time. Two chunks of codes and scales, and the widened scales, stay in L1.
+static size_t chunk_k(const struct quantised_layout *layout) {
+    const size_t scales = SMALL_M_K / (layout->scale_k < SMALL_M_K ? layout->scale_k : SMALL_M_K);
+    return scales * (layout->scale_size + layout->zeros_size) < SHORT_K_SCALE_BYTES ? SMALL_M_K : SHORT_K;
+}
+
 // Panels [first, first + count), chunk by chunk. Not inlined: the compiler must not move an FMA across the caller's changes of the
 // floating-point mode.
 static __attribute__((noinline)) bool multiply_panels(struct small_m_work *work, size_t first, size_t count) {
     bool whole_k = work->prepared->whole_k;
     struct chunk c = chunk_of(work);
-    while (chunk_next(&c, count == 1 ? SMALL_M_K : ROUND_ROBIN_K)) {
+    const size_t k = count == 1 ? chunk_k(&c.layout) : ROUND_ROBIN_K;
+    while (chunk_next(&c, k)) {
         if (!whole_k && !prepare_rows(work, &c, 0, 0)) {
             return false;
         }
