@@ -181,8 +181,8 @@ static void multiply_chunk(struct small_m_work *work, const struct chunk *c, siz
 
 // k of a chunk, one panel at a time. Two chunks of codes and scales, and the widened scales, stay in L1.
 static size_t chunk_k(const struct quantised_layout *layout) {
-    const size_t scales = SMALL_M_K / (layout->scale_k < SMALL_M_K ? layout->scale_k : SMALL_M_K);
-    return scales * (layout->scale_size + layout->zeros_size) < SHORT_K_SCALE_BYTES ? SMALL_M_K : SHORT_K;
+    const size_t scale_bytes = layout->scale_size + layout->zeros_size;
+    return SMALL_M_K * scale_bytes < SHORT_K_SCALE_BYTES * layout->scale_k ? SMALL_M_K : SHORT_K;
 }
 
 // Panels [first, first + count), chunk by chunk. Not inlined: the compiler must not move an FMA across the caller's changes of the
