@@ -392,7 +392,7 @@ static void a_block_of_scales_may_begin_before_column_0(void **state) {
     for (size_t i = 0; i < COUNT_OF(BLOCKS); i++) {
         struct quantised_case c;
         struct expertd_quantised_format format = {
-            EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, i == 0 || i == 3, 128};
+            EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, i == 0 || i == 3, 128};
         quantised_case_init(&c, &format, K_OF, N_OF, VALUES_PLAIN, &random);
         c.source.scales = scales;
         c.source.scale_columns = BLOCKS[i][0];
