@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/printable.h"
+#include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/hub.h"
 #include "expert/model/loader.h"
 #include "expert/supply/checkpoint_supply.h"
@@ -43,7 +44,12 @@ static FALLIBLE open_supply(const struct model_options *options, struct supply *
     char folder[PATH_MAX];
     TRY(hub_resolve(options->model, options->hf_cache, folder, sizeof folder));
     TRY(name_model(options->model, folder, model->name, sizeof model->name));
-    return checkpoint_supply(folder, &layers, supply);
+    TRY(checkpoint_supply(folder, &layers, supply));
+    const char *note = checkpoint_note(supply->checkpoint);
+    if (options->warn && note[0]) {
+        options->warn(options->warn_context, "checkpoint_files", note);
+    }
+    return OK;
 }
 
 static bool is_stored_as(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert,
