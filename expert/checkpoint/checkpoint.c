@@ -157,7 +157,7 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
 // The error for a file that is not in the folder.
 static err_t file_is_missing(const struct checkpoint *c, const struct listed_tensor *tensor) {
     const char *name = c->names.names[tensor->file];
-    char download[NAME_MAX + 1], single[128] = "";
+    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX], single[128] = "";
     size_t missing = 0;
     for (size_t i = 0; i < c->names.count; i++) {
         missing += !weight_files_reaches(c->path, c->names.names[i]);
@@ -166,13 +166,13 @@ static err_t file_is_missing(const struct checkpoint *c, const struct listed_ten
         snprintf(single, sizeof single, "; to serve %s, which is there too, move the index away", WEIGHT_FILES_SINGLE);
     }
     bool dangling = weight_files_has(c->path, name), loading = folder_has_download(c->path, download);
-    return err_record(
-        EXPERTD_ERR_CHECKPOINT, NULL,
-        "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s%s, or serve only layers "
-        "whose shards are there (--layers A-B)%s",
-        c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
-        dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
-        loading ? "a download is under way or was interrupted; finish it; found " : "download it", loading ? download : "", single);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s%s%s, or serve only "
+                      "layers whose shards are there (--layers A-B)%s",
+                      c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
+                      dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
+                      loading ? "a download is under way or was interrupted; finish it; found " : "download it",
+                      loading ? download : "", folder_download_command(c->path, command), single);
 }
 
 static err_t file_failed(const struct checkpoint *c, const struct listed_tensor *tensor) {

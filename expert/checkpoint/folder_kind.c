@@ -160,35 +160,32 @@ bool folder_has_download(const char *path, char name[NAME_MAX + 1]) {
 
 // ---- folders above a checkpoint ----
 
-enum { SUBFOLDERS_SHOWN = 3, SUBFOLDERS_TEXT_MAX = 512 };
+enum { ENTRIES_SHOWN = 3 };
 
-// Lists up to SUBFOLDERS_SHOWN subfolders, "a, b, c, ...", that match the pattern and hold `file` (NULL: any). Returns their
-// number.
-static size_t list_subfolders(const char *path, const char *pattern, const char *file, char text[SUBFOLDERS_TEXT_MAX]) {
+size_t folder_list(const char *path, const char *pattern, const char *inner, char text[FOLDER_LIST_MAX]) {
     struct dirent **entries = NULL;
     int all = scandir(path, &entries, NULL, alphasort);
     size_t found = 0, used = 0;
     text[0] = '\0';
     for (int i = 0; i < all; i++) {
-        char inner[PATH_MAX];
+        char file[PATH_MAX];
         const char *name = entries[i]->d_name;
-        int length = snprintf(inner, sizeof inner, "%s/%s/%s", path, name, file ? file : ".");
-        if (name[0] != '.' && fnmatch(pattern, name, 0) == 0 && length < (int)sizeof inner && access(inner, F_OK) == 0) {
-            bool shown = found < SUBFOLDERS_SHOWN && used < SUBFOLDERS_TEXT_MAX;
-            used += shown ? (size_t)snprintf(text + used, SUBFOLDERS_TEXT_MAX - used, "%s%s", found ? ", " : "", name) : 0;
+        int length = snprintf(file, sizeof file, "%s/%s%s%s", path, name, inner ? "/" : "", inner ? inner : "");
+        if (name[0] != '.' && fnmatch(pattern, name, 0) == 0 && length < (int)sizeof file && access(file, F_OK) == 0) {
+            bool shown = found < ENTRIES_SHOWN && used < FOLDER_LIST_MAX;
+            used += shown ? (size_t)snprintf(text + used, FOLDER_LIST_MAX - used, "%s%s", found ? ", " : "", name) : 0;
             found++;
         }
         free(entries[i]);
     }
     free(entries);
-    if (found > SUBFOLDERS_SHOWN && used < SUBFOLDERS_TEXT_MAX) {
-        snprintf(text + used, SUBFOLDERS_TEXT_MAX - used, ", ...");
+    if (found > ENTRIES_SHOWN && used < FOLDER_LIST_MAX) {
+        snprintf(text + used, FOLDER_LIST_MAX - used, ", ...");
     }
     return found;
 }
 
-// ORG/NAME of a folder "models--ORG--NAME"; false: it has another name.
-static bool repository_name(const char *folder, char out[NAME_MAX + 1]) {
+bool folder_repository_name(const char *folder, char out[NAME_MAX + 1]) {
     static const char PREFIX[] = "models--";
     if (strncmp(folder, PREFIX, sizeof PREFIX - 1) != 0) {
         return false;
@@ -210,7 +207,7 @@ static err_t is_repository(const char *path, const char *snapshots) {
     if (strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a data set in a Hugging Face cache: name a model", path);
     }
-    if (repository_name(base_name(folder), name)) {
+    if (folder_repository_name(base_name(folder), name)) {
         return err_record(
             EXPERTD_ERR_CHECKPOINT, NULL,
             "%s is the folder of %s in a Hugging Face cache, not a checkpoint: use --model %s with --hf-cache %.*s, or "
@@ -226,21 +223,21 @@ static err_t is_repository(const char *path, const char *snapshots) {
 
 // The error for a folder that is above checkpoints; OK: it is not.
 static FALLIBLE check_above(const char *path) {
-    char text[SUBFOLDERS_TEXT_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
+    char text[FOLDER_LIST_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
     if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && is_folder(snapshots)) {
-        list_subfolders(snapshots, "*", NULL, text);
+        folder_list(snapshots, "*", ".", text);
         return is_repository(path, text[0] ? text : "there is none: download the model again");
     }
-    if (list_subfolders(path, "models--*", NULL, text) > 0) {
-        bool named = text[0] && !strchr(text, ',') && repository_name(text, name);
+    if (folder_list(path, "models--*", ".", text) > 0) {
+        bool named = text[0] && !strchr(text, ',') && folder_repository_name(text, name);
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s is a Hugging Face cache, not a checkpoint: use --hf-cache %s --model %s (it has %s)", path,
              path, named ? name : "ORG/NAME", text);
     }
-    if (list_subfolders(path, "hub", NULL, text) > 0) {
+    if (folder_list(path, "hub", ".", text) > 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s has no config.json, but a folder hub, as $HF_HOME has: use --hf-cache %s/hub --model ORG/NAME", path, path);
     }
-    size_t found = list_subfolders(path, "*", "config.json", text);
+    size_t found = folder_list(path, "*", "config.json", text);
     if (found > 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but its subfolder%s: %s: name %s", path, found > 1 ? "s have" : " has",
              text, found > 1 ? "one of them" : "that folder");
@@ -260,29 +257,79 @@ static bool is_empty(const char *path) {
     return dir && count == 0;
 }
 
+// The snapshot's repository folder and commit, if `path` is REPOSITORY/snapshots/COMMIT. `real` is their storage.
+static bool is_snapshot(const char *path, char real[PATH_MAX], const char **repository, const char **commit) {
+    if (!realpath(path, real)) {
+        return false;
+    }
+    char *last = strrchr(real, '/');
+    *last = '\0';
+    *commit = last + 1;
+    char *middle = strrchr(real, '/');
+    if (!middle || strcmp(middle + 1, "snapshots") != 0) {
+        return false;
+    }
+    *middle = '\0';
+    *repository = base_name(real);
+    return true;
+}
+
+const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_MAX]) {
+    char real[PATH_MAX], name[NAME_MAX + 1];
+    const char *repository, *commit;
+    text[0] = '\0';
+    if (is_snapshot(path, real, &repository, &commit) && folder_repository_name(repository, name)) {
+        snprintf(text, FOLDER_COMMAND_MAX, " (hf download %s --revision %s)", name, commit);
+    }
+    return text;
+}
+
+// "; snapshot COMMIT has it": other snapshots of the same repository that have the file; "": none. Returns text.
+static const char *elsewhere(const char *path, const char *file, char text[FOLDER_COMMAND_MAX]) {
+    char real[PATH_MAX], snapshots[PATH_MAX], list[FOLDER_LIST_MAX];
+    const char *repository, *commit;
+    text[0] = '\0';
+    if (is_snapshot(path, real, &repository, &commit) &&
+        snprintf(snapshots, sizeof snapshots, "%s/snapshots", real) < (int)sizeof snapshots &&
+        folder_list(snapshots, "*", file, list) > 0) {
+        snprintf(text, FOLDER_COMMAND_MAX, "; other snapshots of the model have it: %s", list);
+    }
+    return text;
+}
+
 err_t folder_kind_no_config(const char *path) {
     struct folder_finding found;
+    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
     TRY(check_above(path));
     folder_kind_find(path, &found);
+    folder_download_command(path, command);
+    elsewhere(path, "config.json", others);
     if (found.what) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s has no config.json, but %s: %s: %s", path, found.name, found.what,
-                          found.mend);
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s has no config.json, but %s: %s: %s%s%s", path, found.name, found.what,
+                          found.mend, command, others);
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s %s", path,
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s %s%s%s", path,
                       is_empty(path) ? "is an empty folder: a checkpoint has config.json and safetensors files"
-                                     : "has no config.json: it is not a checkpoint, or the download is incomplete");
+                                     : "has no config.json: it is not a checkpoint, or the download is incomplete",
+                      command, others);
 }
 
 err_t folder_kind_no_weights(const char *path) {
     struct folder_finding found;
+    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
     folder_kind_find(path, &found);
+    folder_download_command(path, command);
+    if (elsewhere(path, "model.safetensors.index.json", others)[0] == '\0') {
+        elsewhere(path, "model.safetensors", others);
+    }
     if (found.what) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                          "%s: neither model.safetensors nor model.safetensors.index.json exists, only %s: %s: %s", path,
-                          found.name, found.what, found.mend);
+                          "%s: neither model.safetensors nor model.safetensors.index.json exists, only %s: %s: %s%s%s", path,
+                          found.name, found.what, found.mend, command, others);
     }
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: neither model.safetensors nor model.safetensors.index.json exists: is the download complete?", path);
+                      "%s: neither model.safetensors nor model.safetensors.index.json exists: is the download complete?%s%s", path,
+                      command, others);
 }
 
 err_t folder_kind_not_a_folder(const char *path) {
@@ -301,19 +348,26 @@ err_t folder_kind_not_a_folder(const char *path) {
     return e;
 }
 
-err_t folder_kind_absent(const char *path) {
-    char parent[PATH_MAX];
-    int cause = errno;
-    snprintf(parent, sizeof parent, "%s", path);
-    for (char *slash = strrchr(parent, '/'); slash; slash = strrchr(parent, '/')) {
-        slash[slash == parent] = '\0';
-        if (is_folder(parent)) {
-            return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s: the nearest folder that exists is %s", path, strerror(cause),
-                              parent);
+bool folder_nearest(const char *path, char out[PATH_MAX]) {
+    snprintf(out, PATH_MAX, "%s", path);
+    for (char *slash = strrchr(out, '/'); slash; slash = strrchr(out, '/')) {
+        bool root = slash == out;
+        slash[root] = '\0';
+        if (is_folder(out)) {
+            return true;
         }
-        if (slash == parent) {
+        if (root) {
             break;
         }
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s", path, strerror(cause));
+    return false;
+}
+
+err_t folder_kind_absent(const char *path) {
+    char nearest[PATH_MAX];
+    const char *cause = strerror(errno);
+    if (folder_nearest(path, nearest)) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s: the nearest folder that exists is %s", path, cause, nearest);
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s", path, cause);
 }

@@ -119,12 +119,13 @@ static FALLIBLE take_numbered(const char *folder, const struct numbered_files *n
         return OK;
     }
     if (numbered->missing > 0) {
-        char download[NAME_MAX + 1];
+        char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
         bool loading = folder_has_download(folder, download);
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: shard %s is missing (%zu of %zu shards are missing, and %s, which would tell what is in them, too): %s%s", folder,
-             numbered->first_missing, numbered->missing, numbered->total, WEIGHT_FILES_INDEX,
-             loading ? "a download is under way or was interrupted: finish it; found " : "download them", loading ? download : "");
+             "%s: shard %s is missing (%zu of %zu shards are missing, and %s, which would tell what is in them, too): %s%s%s",
+             folder, numbered->first_missing, numbered->missing, numbered->total, WEIGHT_FILES_INDEX,
+             loading ? "a download is under way or was interrupted: finish it; found " : "download them", loading ? download : "",
+             folder_download_command(folder, command));
     }
     for (size_t i = 0; i < numbered->count; i++) {
         TRY(add_name(out, numbered->names[i]));
