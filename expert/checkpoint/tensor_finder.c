@@ -120,8 +120,8 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
                           name, instead, tensor_quantised_text(finder, quantised));
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name,
-                      tensor_quantised_text(finder, quantised));
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; config.json (%s) requires it", path, name,
+                      tensor_quantised_text(finder, quantised), finder->sizes);
 }
 
 static bool same_shape(const struct expertd_tensor_view *view, const struct tensor_shape *shape) {
@@ -152,10 +152,11 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
         expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
         expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);
         bool one = strcmp(expected[0], expected[1]) == 0;
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but config.json requires %s%s%s: the two belong to different models",
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is %s, but config.json requires %s%s%s (%s): the two belong to different models",
              checkpoint_file_of(finder->checkpoint, entry), name,
              expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), expected[0], one ? "" : " or ",
-             one ? "" : expected[1]);
+             one ? "" : expected[1], finder->sizes);
     }
     finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
     finder->taken[i] = true;
@@ -237,8 +238,8 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
             if (number - experts->num_experts < experts->num_identity_experts) {
                 continue;
             }
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts",
-                 file, entry->name, number, experts->num_experts);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts (%s)",
+                 file, entry->name, number, experts->num_experts, finder->sizes);
         }
         tensor_quantised_text(finder, quantised);
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block, but its architecture has no tensor of that name%s%s", file,

@@ -79,11 +79,27 @@ static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct tensor
     return tensor_take_matrix(finder, name, p->hidden_size, p->latent_size, &out->latent_out);
 }
 
+// config.json says that the layer has no shared expert.
+static FALLIBLE check_no_shared(const struct tensor_finder *finder, const struct tensor_names *names, const char *layer) {
+    char name[TENSOR_NAME_MAX];
+    for (size_t i = 0; i < TENSOR_NAME_ALTERNATIVES && names->shared[i]; i++) {
+        TRY(tensor_name(name, "%s.%s.", layer, names->shared[i]));
+        const char *found = tensor_first_below(finder, name);
+        if (found) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: tensor %s is in the MoE block, but by config.json (%s) the model has no shared expert: the two belong to "
+                 "different models",
+                 checkpoint_path(finder->checkpoint), found, finder->sizes);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
                                struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
     if (out->params.shared == SHARED_NONE) {
-        return OK;
+        return check_no_shared(finder, names, layer);
     }
     if (out->params.shared == SHARED_BIAS) {
         TRY(tensor_name(name, "%s.%s", layer, names->output_bias));
@@ -167,6 +183,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %s.%s is longer than %zu bytes", checkpoint_path(survey->checkpoint),
              layer, module, sizeof out->prefix - 1);
     }
+    architecture_sizes_text(row, checkpoint_config(survey->checkpoint), finder->sizes, sizeof finder->sizes);
     finder->bytes = 0;
     TRY(each_module(finder, row->names, layer, out, require_module)); // before a missing tensor is taken for another layout
     TRY(resolve_router(finder, row, layer, out));

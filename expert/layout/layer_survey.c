@@ -124,16 +124,22 @@ void layer_survey_deinit(struct layer_survey *survey) {
 static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t layer) {
     const struct config *config = checkpoint_config(survey->checkpoint);
     const char *module = survey->experts[layer];
+    char settings[512];
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
+    architecture_layers_text(survey->architecture, config, settings, sizeof settings);
     if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u holds experts, but there is no tensor %s%s.%u.%s...",
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: config.json says that layer %u holds experts, but there is no tensor %s%s.%u.%s... (%s): "
+             "the two belong to different models, or the download is incomplete",
              checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer,
-             survey->architecture->names->experts[0]);
+             survey->architecture->names->experts[0], settings);
     }
     if (kind == LAYER_DENSE && module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u is dense, but there are tensors %s%s.%u.%s...",
-             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer, module);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: config.json says that layer %u is dense, but there are tensors %s%s.%u.%s... (%s): "
+             "the two belong to different models",
+             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer, module, settings);
     }
     return OK;
 }
