@@ -65,21 +65,12 @@ FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisa
     return OK;
 }
 
-// MLX writes its format under a key of its own, and a copy without a method under quantization_config.
-static bool is_mlx(const struct config *config, char bits[16]) {
-    return config_has(config, "quantization.group_size") && config_value_text(config, "quantization.bits", bits, 16);
-}
-
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *config = checkpoint_config(finder->checkpoint);
     const struct config *const configs[] = {config, config_text(config)};
-    char key[64], method[64], bits[16];
+    char key[64], method[64];
     text[0] = '\0';
-    if (is_mlx(config, bits)) {
-        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (quantization says bits %s: a model that MLX quantised)", bits);
-        return text;
-    }
     for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
         snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
         if (config_value_text(configs[i / 2], key, method, sizeof method)) {
