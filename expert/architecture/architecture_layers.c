@@ -267,7 +267,7 @@ const char *architecture_layers_text(const struct architecture *architecture, co
 
 FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                    bool *out) {
-    enum layer_kind kind;
+    enum layer_kind kind = LAYER_UNSPECIFIED;
     TRY(architecture_layer_kind(architecture, config, layer, &kind));
     *out = kind != LAYER_DENSE;
     return OK;

@@ -70,8 +70,7 @@ static int is_shard(const struct dirent *entry) {
 
 static int by_number(const struct dirent **a, const struct dirent **b) {
     struct numbered left = {0}, right = {0};
-    parse_name((*a)->d_name, &left);
-    parse_name((*b)->d_name, &right);
+    INVARIANT(parse_name((*a)->d_name, &left) && parse_name((*b)->d_name, &right)); // is_shard was true
     if (left.number != right.number) {
         return left.number < right.number ? -1 : 1;
     }
@@ -115,7 +114,7 @@ static FALLIBLE check(const char *folder, struct numbered_files *out) {
     }
     err_t e = OK;
     for (size_t i = 0; i < out->count && !err_is(e); i++) {
-        parse_name(out->names[i], &numbered[i]);
+        INVARIANT(out->names[i] && parse_name(out->names[i], &numbered[i]));
         e = i ? check_one_set(folder, &numbered[i - 1], &numbered[i]) : OK;
     }
     if (!err_is(e) && out->count > 0) {
@@ -153,7 +152,7 @@ FALLIBLE numbered_files_find(const char *folder, struct numbered_files *out) {
 }
 
 void numbered_files_deinit(struct numbered_files *files) {
-    for (size_t i = 0; i < files->count; i++) {
+    for (size_t i = 0; files->names && i < files->count; i++) {
         free(files->names[i]);
     }
     free(files->names);
