@@ -199,7 +199,7 @@ static FALLIBLE check_entry(const struct parser *p, const struct entry_text *tex
     return OK;
 }
 
-static FALLIBLE check_name(const char *name, size_t length) {
+FALLIBLE safetensors_check_name(const char *name, size_t length) {
     if (length == 0 || length > SAFETENSORS_NAME_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name has %zu bytes: 1 to %d are allowed", length, SAFETENSORS_NAME_BYTES_MAX);
     }
@@ -232,7 +232,7 @@ static FALLIBLE parse_entry(struct parser *p) {
     if (strcmp(name, METADATA) == 0) {
         return parse_metadata(p);
     }
-    TRY(check_name(name, length));
+    TRY(safetensors_check_name(name, length));
     if (file->count == SAFETENSORS_TENSORS_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "more than %d tensors in one file", SAFETENSORS_TENSORS_MAX);
     }

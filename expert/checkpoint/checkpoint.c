@@ -324,11 +324,23 @@ static FALLIBLE list_tensors(struct checkpoint *c) {
 
 // ---- opening ----
 
+// Is the path a link to one of the index's files?
+static bool is_listed_file(const struct checkpoint *c, const char *path) {
+    struct stat single, other;
+    for (size_t f = 0; stat(path, &single) == 0 && f < c->names.count; f++) {
+        if (stat(c->files[f].path, &other) == 0 && single.st_dev == other.st_dev && single.st_ino == other.st_ino) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // What is in model.safetensors beside an index matters only if it holds tensors that are required. It need not be readable.
 static void open_stray(struct checkpoint *c) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/%s", c->path, WEIGHT_FILES_SINGLE);
-    if (length > 0 && length < (int)sizeof path && err_is(safetensors_open(path, &c->stray))) {
+    bool other = length > 0 && length < (int)sizeof path && !is_listed_file(c, path);
+    if (other && err_is(safetensors_open(path, &c->stray))) {
         c->stray = (struct safetensors){0};
     }
 }
@@ -355,10 +367,11 @@ static FALLIBLE open_folder(struct checkpoint *c) {
     }
     TRY(config_open(path, &c->config));
     TRY(weight_files_find(c->path, &c->names));
+    TRY(list_tensors(c));
     if (c->names.has_stray) {
         open_stray(c);
     }
-    return list_tensors(c);
+    return OK;
 }
 
 static FALLIBLE create(const char *path, struct checkpoint **out) {

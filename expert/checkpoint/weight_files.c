@@ -39,14 +39,21 @@ static FALLIBLE add_name(struct weight_files *out, const char *name) {
     return OK;
 }
 
+static FALLIBLE parse_index(const char *text, size_t length, struct shard_index *out) {
+    size_t mark = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // an UTF-8 byte-order mark, as some editors add
+    TRY(regular_file_check_pointer(text, length));
+    if (length == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "it is empty (an unfinished download?): download it again");
+    }
+    return shard_index_parse(text + mark, length - mark, out);
+}
+
 static FALLIBLE read_index(const char *folder, struct shard_index *out) {
     char path[PATH_MAX], *text;
     size_t length;
     snprintf(path, sizeof path, "%s/%s", folder, WEIGHT_FILES_INDEX); // a path that is too long is cut, and does not exist
     TRY(regular_file_read(path, SHARD_INDEX_BYTES_MAX, &text, &length));
-    err_t e = regular_file_check_pointer(text, length);
-    size_t mark = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // an UTF-8 byte-order mark, as some editors add
-    e = err_is(e) ? e : shard_index_parse(text + mark, length - mark, out);
+    err_t e = parse_index(text, length, out);
     free(text);
     return err_is(e) ? err_context(e, "%s", path) : OK;
 }

@@ -250,6 +250,8 @@ static void an_invalid_index_is_refused(void **state) {
         {"\"a\":\"s\"},\"weight_map\":{", "weight_map occurs twice"},
         {"\"a\":\"s\",", "bad JSON"},
         {"\"a\\u0000\":\"s\"", "U+0000"},
+        {"\"\":\"s\"", "weight_map: a tensor's name has 0 bytes"},
+        {"\"a\\u0007\":\"s\"", "weight_map: a tensor's name contains the control character 0x07"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         index_text(CASES[i].map);
@@ -259,8 +261,12 @@ static void an_invalid_index_is_refused(void **state) {
     builder_write_text(folder, "model.safetensors.index.json", "{\"metadata\":{}}");
     refuse("weight_map is missing");
     builder_write_text(folder, "model.safetensors.index.json", "");
-    refuse("bad JSON");
-    char deep[1024];
+    refuse("index.json: it is empty (an unfinished download?)");
+    char deep[1024], map[640] = "\"", *end = map + 1;
+    memset(end, 'n', SAFETENSORS_NAME_BYTES_MAX + 1);
+    strcpy(end + SAFETENSORS_NAME_BYTES_MAX + 1, "\":\"s\"");
+    index_text(map);
+    refuse("weight_map: a tensor's name has 513 bytes");
     memset(deep, '[', sizeof deep - 1);
     memcpy(deep, "{\"x\":", 5);
     deep[sizeof deep - 1] = '\0';
@@ -419,6 +425,14 @@ static void a_single_file_beside_an_index_is_ignored_with_a_note(void **state) {
     refuse("to serve model.safetensors, which is there too, move the index away");
 }
 
+static void a_single_file_may_be_a_link_to_a_listed_shard(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 3, folder, "s1.safetensors");
+    index_text("\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"");
+    assert_int_equal(symlink("s1.safetensors", path_of("model.safetensors")), 0);
+    checkpoint_close(open_whole());
+}
+
 static void a_single_file_counts_if_the_index_is_of_no_use(void **state) {
     (void)state;
     builder_write(&builder, 0, 3, folder, "model.safetensors");
@@ -548,6 +562,7 @@ int main(void) {
         TEST(files_of_other_parts_may_be_missing_or_damaged),
         TEST(an_unlisted_tensor_of_a_served_part_is_noted),
         TEST(a_single_file_beside_an_index_is_ignored_with_a_note),
+        TEST(a_single_file_may_be_a_link_to_a_listed_shard),
         TEST(a_single_file_counts_if_the_index_is_of_no_use),
         TEST(an_index_that_begins_with_a_byte_order_mark_is_read),
         TEST(numbered_shards_without_an_index_are_read),
