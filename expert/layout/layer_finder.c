@@ -77,11 +77,28 @@ static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct block_
     return take_matrix(finder, search, BLOCK_LATENT_OUT, p->hidden_size, p->latent_size, &out->latent_out);
 }
 
+// config.json says that the layer has no shared expert.
+static FALLIBLE check_no_shared(const struct tensor_finder *finder, const struct block_search *search) {
+    char name[TENSOR_NAME_MAX];
+    const char *const *shared = search->names->shared;
+    for (size_t i = 0; i < TENSOR_NAME_ALTERNATIVES && shared[i]; i++) {
+        TRY(tensor_name(name, "%s.%s.", search->layer, shared[i]));
+        const char *found = tensor_first_below(finder, name);
+        if (found) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: tensor %s is in the MoE block, but by config.json (%s) the model has no shared expert: the two belong to "
+                 "different models",
+                 checkpoint_path(finder->checkpoint), found, finder->sizes);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
     bool exists;
     if (out->params.shared == SHARED_NONE) {
-        return OK;
+        return check_no_shared(finder, search);
     }
     if (out->params.shared == SHARED_BIAS) {
         return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
@@ -93,9 +110,17 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_
                : OK;
 }
 
-// No tensor of the block may be left over. Its parts may be in several modules of the layer ("experts", "shared_experts").
-static FALLIBLE check_block(const struct tensor_finder *finder, const struct block_search *search,
-                            const struct layer_tensors *out) {
+// Is called with the beginning of the names of one module's tensors, "model.layers.3.mlp.".
+typedef err_t module_visitor(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts);
+
+static err_t require_module(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts) {
+    (void)experts;
+    return checkpoint_require(finder->checkpoint, module);
+}
+
+// Visits the modules of the block. Its parts may be in several modules of the layer ("experts", "shared_experts").
+static FALLIBLE each_module(const struct tensor_finder *finder, const struct block_search *search, const struct layer_tensors *out,
+                            module_visitor *visit) {
     const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
     struct block_module modules[BLOCK_MODULES_MAX];
@@ -103,7 +128,7 @@ static FALLIBLE check_block(const struct tensor_finder *finder, const struct blo
     for (size_t i = 0; i < count; i++) {
         char module[TENSOR_NAME_MAX];
         TRY(tensor_name(module, "%s.%.*s.", search->layer, (int)modules[i].length, modules[i].name));
-        TRY(block_leftovers_check(finder, module, &experts));
+        TRY(visit(finder, module, &experts));
     }
     return OK;
 }
@@ -129,7 +154,9 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     struct block_search search;
     TRY(architecture_params(row, checkpoint_config(survey->checkpoint), number, &out->params));
     TRY(place_layer(survey, finder, number, &search, out));
+    architecture_sizes_text(row, checkpoint_config(survey->checkpoint), finder->sizes, sizeof finder->sizes);
     finder->bytes = 0;
+    TRY(each_module(finder, &search, out, require_module)); // before a missing tensor is taken for another layout
     TRY(resolve_router(finder, row, &search, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_latent(finder, &search, out));
@@ -137,7 +164,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     if (out->params.has_output_norm) {
         TRY(take_vector(finder, &search, BLOCK_OUTPUT_NORM, out->params.hidden_size, &out->output_norm));
     }
-    TRY(check_block(finder, &search, out));
+    TRY(each_module(finder, &search, out, block_leftovers_check)); // ignoring a tensor could change the outputs
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -153,9 +180,26 @@ static FALLIBLE resolve_layers(const struct layer_survey *survey, struct tensor_
     return OK;
 }
 
-static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct layer_tensors **out,
-                     size_t *count) {
+// Reads the files of the selected layers.
+static FALLIBLE read_layers(const struct layer_survey *survey, const struct layer_tensors_options *options,
+                            struct checkpoint *checkpoint) {
+    for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
+        const struct experts_place *place = &survey->experts[layer];
+        if (place->name && layer_is_selected(options, layer)) {
+            char name[TENSOR_NAME_MAX];
+            TRY(tensor_name(name, "%.*s.", (int)place->layer, place->name));
+            TRY(checkpoint_read(checkpoint, name));
+            TRY(tensor_name(name, "%.*s.", (int)place->block, place->name));
+            checkpoint_note_unlisted(checkpoint, name);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct checkpoint *checkpoint,
+                     struct layer_tensors **out, size_t *count) {
     TRY(layer_survey_count(survey, options, count));
+    TRY(read_layers(survey, options, checkpoint));
     struct tensor_finder finder;
     TRY(tensor_finder_init(&finder, survey->checkpoint));
     struct layer_tensors *layers = calloc(*count, sizeof *layers);
@@ -171,12 +215,12 @@ static FALLIBLE find(const struct layer_survey *survey, const struct layer_tenso
     return OK;
 }
 
-FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
+FALLIBLE layer_tensors_find(struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
     TRY(layer_survey_init(&survey, checkpoint, architecture));
-    err_t e = find(&survey, options ? options : &ALL, out, count);
+    err_t e = find(&survey, options ? options : &ALL, checkpoint, out, count);
     layer_survey_deinit(&survey);
     return e;
 }
