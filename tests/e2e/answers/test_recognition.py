@@ -119,6 +119,7 @@ ROWS = fp8(".weight_scale", "F32", (1, None))
 FUSED = {
     "fp8_blocks_bare": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare),
     "fp8_blocks_dotted": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "BF16", (128, 128))),
+    "fp8_blocks_of_gate_and_of_up": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare, each=True),
     "fp8_blocks_of_32": Fused("fp8_block64", FP8 | {"weight_block_size": [32, 64]}, fp8(".weight_scale_inv", "F32", (32, 64)), bare),
     "fp8_blocks_transposed": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare, transposed=True),
     "fp8_blocks_stacked": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), stacked=True),
