@@ -190,6 +190,10 @@ static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
 // Sorts k by scale, stably. Each scale must get exactly the k that it spans. next: [scales], scratch.
 static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *next, uint32_t *order) {
     size_t span = m->format.scale_k ? m->format.scale_k : k, scales = quantised_scales(&m->format, k);
+    if (!m->scale_of_k && scales > 1) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "it has no g_idx, but that of other matrices of the layer sorts k: the file is incomplete, or of two quantisations");
+    }
     for (size_t g = 0; g < scales; g++) {
         next[g] = (uint32_t)(g * span);
     }
