@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/regular_file.h"
+#include "expert/checkpoint/quantisation_source.h"
 #include "expert/checkpoint/shard_index.h"
 
 static const char CONFIG_NAME[] = "config.json";
@@ -22,9 +23,10 @@ static const char MEMORY_SHARD[] = "shard"; // the file name that an index of ch
 struct checkpoint {
     char *path;
     struct config *config;
-    struct quantisation *quantisation; // read by checkpoint_quantisation
-    struct checkpoint_notes *notes;    // NULL after checkpoint_take_notes
-    struct safetensors *shards;        // [shard_count]; never moves, since `entries` points into it
+    bool is_folder;                           // false: memory
+    struct quantisation_source *quantisation; // read by checkpoint_quantisation
+    struct checkpoint_notes *notes;           // NULL after checkpoint_take_notes
+    struct safetensors *shards;               // [shard_count]; never moves, since `entries` points into it
     size_t shard_count;
     uint64_t header_bytes;                    // of all shards
     size_t tensors;                           // in all shards
@@ -309,6 +311,7 @@ static FALLIBLE closed_on_error(err_t e, struct checkpoint **out) {
 
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out) {
     TRY(create(folder, out));
+    (*out)->is_folder = true;
     return closed_on_error(open_folder(*out), out);
 }
 
@@ -332,7 +335,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint->shards);
     free(checkpoint->entries);
     if (checkpoint->quantisation) {
-        quantisation_deinit(checkpoint->quantisation);
+        quantisation_source_deinit(checkpoint->quantisation);
     }
     config_destroy(checkpoint->config);
     free(checkpoint->quantisation);
@@ -350,8 +353,12 @@ const struct config *checkpoint_config(const struct checkpoint *checkpoint) {
 }
 
 FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
-    *out = checkpoint->quantisation;
-    return checkpoint->quantisation->is_read ? OK : quantisation_read(checkpoint->config, checkpoint->quantisation);
+    struct quantisation_source *source = checkpoint->quantisation;
+    *out = &source->quantisation;
+    if (source->quantisation.is_read) {
+        return OK;
+    }
+    return quantisation_source_read(source, checkpoint->config, checkpoint->is_folder ? checkpoint->path : NULL, checkpoint->notes);
 }
 
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {

@@ -167,9 +167,8 @@ static struct expertd_code_words code_words(const struct take *t, size_t word) {
 
 // Reads a key of the section that must have one of two values; *second: it has the second.
 static FALLIBLE read_either(const struct take *t, const char *name, const char *const words[2], bool *second) {
-    char key[128], text[64] = "";
-    snprintf(key, sizeof key, "%s.%s", t->config->section, name);
-    bool found = t->config->config && config_value_text(t->config->config, key, text, sizeof text);
+    char text[64] = "";
+    bool found = quantisation_value(t->config, name, text, sizeof text);
     *second = found && strcmp(text, words[1]) == 0;
     if (!*second && strcmp(text, words[0]) != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, for which config.json must have %s: expected %s or %s, but it is %s",
@@ -198,8 +197,9 @@ static err_t check_layer_dtype(void *context, const struct config *layer) {
 
 static FALLIBLE check_layer_dtypes(const struct take *t, const char *dtype) {
     struct dtype_of_layers of = {t, dtype};
+    const char *object = t->config->object;
     char key[128];
-    snprintf(key, sizeof key, "%s.layer_quant_config", t->config->section);
+    snprintf(key, sizeof key, "%s%slayer_quant_config", object, object[0] ? "." : "");
     return config_each_member(t->config->config, key, check_layer_dtype, &of);
 }
 
