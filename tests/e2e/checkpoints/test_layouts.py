@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.layouts import (FAMILIES, H, K, Weights, by_expert, fused, layer_tensors, layouts_of, stacked,
+from harness.layouts import (FAMILIES, H, K, Weights, by_expert, fp8_layouts_of, fused, layer_tensors, layouts_of, stacked,
                              write_layers)
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
@@ -30,6 +30,16 @@ def test_the_same_weights_give_the_same_bits_in_every_layout(name, tmp_path, sta
     folder = write_layers(tmp_path / name, family, layers)
     answers = answers_of(start_daemon, folder, H)
     assert len(answers) == len(layouts)
+    for layout, answer in zip(layouts, answers):
+        assert answer == answers[0], f"{name}: {layout} differs from {next(iter(layouts))}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_same_codes_give_the_same_bits_in_every_layout(name, tmp_path, start_daemon):
+    family = FAMILIES[name]
+    weights, layouts = Weights(family), fp8_layouts_of(family)
+    layers = [layer_tensors(weights, layout, number) for number, layout in enumerate(layouts.values())]
+    answers = answers_of(start_daemon, write_layers(tmp_path / name, family, layers), H)
     for layout, answer in zip(layouts, answers):
         assert answer == answers[0], f"{name}: {layout} differs from {next(iter(layouts))}"
 
