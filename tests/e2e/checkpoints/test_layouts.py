@@ -157,6 +157,15 @@ def test_a_fused_tensor_whose_rows_may_alternate_is_refused(tmp_path):
     refusal_of(write_layers(tmp_path / "m", family, [layer]), "model.layers.0.mlp.experts.input_linear", "alternate")
 
 
+def test_halves_of_alternating_rows_are_not_taken_for_gate_and_up(tmp_path):
+    """GPTQModel writes them under the names of gate and up."""
+    family = FAMILIES["gpt_oss"]
+    meta = {"quantization_config": {"quant_method": "gptq", "bits": 4, "meta": {"quantizer": ["gptqmodel:5.0.0"]}}}
+    layer = layer_tensors(Weights(family), by_expert())
+    refusal_of(write_layers(tmp_path / "m", {**family, "config": {**family["config"], **meta}}, [layer]),
+               "model.layers.0.mlp.experts", "quantization_config.meta.quantizer", "gptqmodel:5.0.0", "cannot be told")
+
+
 def test_stacked_parameters_that_fit_two_orientations_are_refused(tmp_path):
     family = FAMILIES["qwen3_moe"]
     layer = layer_tensors(Weights(family, 64, 64), stacked(suffix=""))

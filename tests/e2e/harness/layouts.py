@@ -177,6 +177,7 @@ GATED = {
     "fused per expert": fused(suffix=".weight", split="expert"),
     "fused, the number last": fused(suffix=".weight", split="part"),
     "Unsloth": fused(("gate_up_projs", "down_projs"), ".weight", split="part"),
+    "GPTQModel": fused(("gate_up", "down"), ".weight", split="part"),
     "fused in the block": fused(suffix=".weight", module="{block}"),
 }
 IN_ORDER = {  # names under which alternating rows are not known
@@ -214,7 +215,7 @@ def in_fp8(layout):
 
 
 IN_FP8 = ("one tensor per matrix", "a name before the number", "the number last", "MLX", "w1 w3 w2", "w1 w3 w2 stacked",
-          "w1 v1 w2 per expert", "fused .weight", "fused per expert", "fused, the number last", "Unsloth", "input_linear")
+          "w1 v1 w2 per expert", "fused .weight", "fused per expert", "fused, the number last", "Unsloth", "GPTQModel", "input_linear")
 
 
 def fp8_layouts_of(family):
