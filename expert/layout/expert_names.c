@@ -84,7 +84,7 @@ bool expert_names_match(const char *rest, const struct expertd_tensor_view *view
         return false;
     }
     for (size_t i = 0; i < SET_COUNT; i++) {
-        if (bits_of_name(&SETS[i], rest)) {
+        if (bits_of_name(&SETS[i], rest) & (bare ? HAS_GATE | HAS_UP : ~0U)) {
             return true;
         }
     }

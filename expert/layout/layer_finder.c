@@ -2,11 +2,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"
+#include "expert/layout/expert_names.h"
 #include "expert/layout/layer_survey.h"
 #include "expert/layout/layout_miss.h"
 
@@ -39,8 +41,10 @@ static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_sea
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             uint64_t k, struct expertd_weight_source *out) {
-    char name[TENSOR_NAME_MAX];
+    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX];
     TRY(find_part(search, part, name));
+    TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
+    TRY(expert_names_check_plain(finder, module));
     return tensor_take_matrix(finder, name, n, k, out);
 }
 

@@ -13,7 +13,7 @@ from .quantised import nearest
 from .tensors import F8_VALUES
 
 H, I, E, K = 64, 48, 4, 2
-KINDS = {"<f4": "F32", "|u1": "F8_E4M3"}
+KINDS = {"<f4": "F32", "|u1": "F8_E4M3", "<u4": "U32"}
 
 
 def family(model_type, block="mlp", router="gate.weight", prefix="model.layers", gated=True, width="moe_intermediate_size",
