@@ -12,7 +12,7 @@
 #include "expert/layout/layer_survey.h"
 #include "expert/layout/layout_miss.h"
 
-// The error for a part that no known name has. It lists the block's other tensors.
+// The error for a part that no known name has. It lists the block's tensors, without those in the experts' module if it has one.
 static err_t part_is_missing(const struct block_search *search, const char *name) {
     const struct checkpoint *checkpoint = search->finder->checkpoint;
     char block[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], text[LAYOUT_TENSORS_TEXT_MAX], quantised[TENSOR_QUANTISED_TEXT_MAX];
@@ -21,7 +21,7 @@ static err_t part_is_missing(const struct block_search *search, const char *name
     FAIL(EXPERTD_ERR_CHECKPOINT,
          "%s: tensor %s is missing%s, under this and every other known name; beside the experts, %s holds %s",
          checkpoint_path(checkpoint), name, tensor_quantised_text(search->finder, quantised), search->block,
-         layout_tensors_text(checkpoint, block, module, text));
+         layout_tensors_text(checkpoint, block, strcmp(block, module) == 0 ? NULL : module, text));
 }
 
 static FALLIBLE find_part(const struct block_search *search, enum block_part part, char name[TENSOR_NAME_MAX]) {

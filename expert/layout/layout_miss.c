@@ -5,7 +5,7 @@
 
 #include "expertd/base/tensor.h"
 
-enum { KINDS_MAX = 4, KIND_NAME_MAX = 128 };
+enum { KINDS_MAX = 6, KIND_NAME_MAX = 128 };
 
 // Tensors whose names differ in numbers only.
 struct kind {
