@@ -198,3 +198,65 @@ def test_tensors_without_a_part_in_the_outputs_are_ignored(tmp_path, start_daemo
     plain = answers_of(start_daemon, write_layers(tmp_path / "plain", family, [tensors()]), H)
     more = answers_of(start_daemon, write_layers(tmp_path / "more", family, [tensors(**dict.fromkeys(HARMLESS, ONE))]), H)
     assert more == plain
+
+
+# ---- changes at random
+
+SYNONYMS = (("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "v1", "fc1", "gate_up_proj", "gate_up", "linear_gate", "gate_projs"),
+            ("experts", "switch_mlp", "switch_glu", "shared_expert", "shared_experts"), ("mlp", "block_sparse_moe", "moe", "ffn"),
+            ("gate", "router"))
+
+
+def rename(random, name):
+    """The name with one component replaced by another known one."""
+    parts = name.split(".")
+    places = [(i, names) for i, part in enumerate(parts) for names in SYNONYMS if part in names]
+    i, names = places[random.integers(len(places))]
+    return ".".join(parts[:i] + [names[random.integers(len(names))]] + parts[i + 1:])
+
+
+def change(random, layer, other):
+    """One mistake that a tool could make. None: nothing changes."""
+    names = [name for name in layer if not name.endswith(("router_bias", "expert_bias"))]
+    name = names[random.integers(len(names))]
+    new = rename(random, name)
+    kind = ("rename", "copy", "drop", "stray", "both", "transpose")[random.integers(6)]
+    if kind == "rename" and new not in layer:
+        return {new if old == name else old: array for old, array in layer.items()}
+    if kind == "copy" and new not in layer:
+        return {**layer, new: layer[name] + np.float32(1)}
+    if kind == "drop":
+        return {old: array for old, array in layer.items() if old != name}
+    if kind == "stray":
+        return {**layer, name + ("_bias", ".bias", ".x")[random.integers(3)]: layer[name]}
+    if kind == "both" and other.keys() - layer.keys():
+        return {**other, **layer}
+    if kind == "transpose" and layer[name].ndim > 1 and layer[name].shape[-1] != layer[name].shape[-2]:
+        return {**layer, name: np.swapaxes(layer[name], -1, -2)}
+    return None
+
+
+def answers_or_none(start_daemon, folder):
+    """None: the daemon refused the checkpoint."""
+    try:
+        return answers_of(start_daemon, folder, H)
+    except AssertionError as error:
+        assert "event=load_failed reason=CHECKPOINT" in str(error), error
+        return None
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_change_at_random_is_refused_or_has_no_effect(seed, tmp_path, start_daemon):
+    """Never a wrong answer: what is served has the bits of the unchanged layer."""
+    random = np.random.default_rng(seed)
+    for case in range(8):
+        family = FAMILIES[list(FAMILIES)[random.integers(len(FAMILIES))]]
+        weights, layouts = Weights(family), list(layouts_of(family).values())
+        layer, other = (layer_tensors(weights, layouts[i], case) for i in random.integers(len(layouts), size=2))
+        changed = change(random, layer, other)
+        if changed is None:
+            continue
+        answers = answers_or_none(start_daemon, write_layers(tmp_path / f"changed{case}", family, [changed]))
+        if answers is not None:
+            assert answers == answers_of(start_daemon, write_layers(tmp_path / f"same{case}", family, [layer]), H), sorted(changed)
