@@ -103,6 +103,24 @@ static err_t unknown(const struct config *config, const char *const names[2]) {
                       nearest ? nearest : "", nearest ? "; " : "");
 }
 
+// transformers goes by model_type, other programs by the class: where both are known, they must mean one model.
+static FALLIBLE check_type(const struct config *config, const struct architecture *row, const char *class) {
+    static const char *const TYPES[] = {"model_type", NULL};
+    const struct config *const CONFIGS[] = {config_text(config), config};
+    for (size_t i = 0; i < 2 && class && find_by_name(class, true) == row; i++) {
+        const char *type;
+        bool found;
+        TRY(config_string(CONFIGS[i], TYPES, &type, &found));
+        bool same = !found || is_among(row->model_types, type) || (row->shared_type && strcmp(row->shared_type, type) == 0);
+        if (!same && find_by_name(type, false)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: model_type is %s, but architectures[0] is %s, which is %s: the two are different models",
+                 config_path(CONFIGS[i]), type, class, row->model_types[0]);
+        }
+    }
+    return OK;
+}
+
 FALLIBLE architecture_find(const struct config *config, const struct architecture **out) {
     const char *names[2] = {NULL, NULL}; // the first of architectures, model_type
     const struct architecture *row;
@@ -113,6 +131,7 @@ FALLIBLE architecture_find(const struct config *config, const struct architectur
     if (row->refusal) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not served: %s", config_path(config), row->model_types[0], row->refusal);
     }
+    TRY(check_type(config, row, names[0]));
     *out = row;
     return OK;
 }

@@ -12,6 +12,7 @@
 
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/quantisation_source.h"
 #include "expert/checkpoint/weight_files.h"
 
 static const char CONFIG_NAME[] = "config.json";
@@ -37,15 +38,15 @@ struct listed_tensor {
 struct checkpoint {
     char *path;
     struct config *config;
-    struct quantisation *quantisation; // read by checkpoint_quantisation
-    struct checkpoint_notes *notes;    // NULL after checkpoint_take_notes
-    struct weight_files names;         // its index owns the tensors' names
-    struct shard_file *files;          // [names.count]; never moves, since the tensors point into it
-    struct safetensors stray;          // a model.safetensors that the index does not name; zeroed: none that can be read
-    uint64_t header_bytes;             // of all files that were read
-    size_t tensors;                    // in all files that were read
-    size_t read_count;                 // files that were read
-    struct listed_tensor *listed;      // [count], ascending by name
+    struct quantisation_source *quantisation; // read by checkpoint_quantisation
+    struct checkpoint_notes *notes;           // NULL after checkpoint_take_notes
+    struct weight_files names;                // its index owns the tensors' names
+    struct shard_file *files;                 // [names.count]; never moves, since the tensors point into it
+    struct safetensors stray;                 // a model.safetensors that the index does not name; zeroed: none that can be read
+    uint64_t header_bytes;                    // of all files that were read
+    size_t tensors;                           // in all files that were read
+    size_t read_count;                        // files that were read
+    struct listed_tensor *listed;             // [count], ascending by name
     size_t count;
     bool noted_unlisted;
     const void *memory; // of checkpoint_parse: the one file; NULL: a folder
@@ -443,7 +444,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint->listed);
     weight_files_deinit(&checkpoint->names);
     if (checkpoint->quantisation) {
-        quantisation_deinit(checkpoint->quantisation);
+        quantisation_source_deinit(checkpoint->quantisation);
     }
     config_destroy(checkpoint->config);
     free(checkpoint->quantisation);
@@ -461,8 +462,12 @@ const struct config *checkpoint_config(const struct checkpoint *checkpoint) {
 }
 
 FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
-    *out = checkpoint->quantisation;
-    return checkpoint->quantisation->is_read ? OK : quantisation_read(checkpoint->config, checkpoint->quantisation);
+    struct quantisation_source *source = checkpoint->quantisation;
+    *out = &source->quantisation;
+    if (source->quantisation.is_read) {
+        return OK;
+    }
+    return quantisation_source_read(source, checkpoint->config, checkpoint->memory ? NULL : checkpoint->path, checkpoint->notes);
 }
 
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {

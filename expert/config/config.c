@@ -505,6 +505,11 @@ bool config_is_null(const struct config *config, const char *key) {
     return json_is_null(look_up(config->object, key));
 }
 
+bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b) {
+    const json_t *value_a = look_up(a->object, key_a), *value_b = look_up(b->object, key_b);
+    return value_a == value_b || json_equal(value_a, value_b);
+}
+
 size_t config_list_length(const struct config *config, const char *key) {
     return json_array_size(look_up(config->object, key));
 }

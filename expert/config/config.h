@@ -54,6 +54,9 @@ size_t config_object_size(const struct config *config, const char *key); // 0: n
 typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 
+// Are the two values equal, or both absent?
+bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b);
+
 // The name of a member in its object, borrowed from the file's configuration; it may contain any characters.
 const char *config_member_name(const struct config *member);
 

@@ -129,7 +129,7 @@ FALLIBLE quantisation_read_overrides(const struct config *config, const char *se
     for (size_t i = 0; i < sizeof CONTAINERS / sizeof *CONTAINERS; i++) {
         char key[KEY_MAX];
         reader.container = &CONTAINERS[i];
-        snprintf(key, sizeof key, "%s.%s", section, CONTAINERS[i].key);
+        snprintf(key, sizeof key, "%s%s%s", section, section[0] ? "." : "", CONTAINERS[i].key);
         TRY(config_each_member(config, key, visit_member, &reader));
     }
     return OK;

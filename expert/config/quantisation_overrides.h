@@ -22,8 +22,9 @@ struct quantisation_overrides {
     struct quantisation_texts texts; // paths and keys of the overrides
 };
 
-// Reads all overrides of the section ("quantization_config"). The configuration must outlive *out. EXPERTD_ERR_CHECKPOINT: a key of
-// the wrong type, an expression that is not valid, too many of them; *out is then to be closed too.
+// Reads all overrides of the object `section` ("quantization_config"; "": the whole file). The configuration must outlive *out.
+// EXPERTD_ERR_CHECKPOINT: a key of the wrong type, an expression that is not valid, too many of them; *out is then to be closed
+// too.
 FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out);
 void quantisation_overrides_deinit(struct quantisation_overrides *overrides); // legal on a zeroed struct
 

@@ -2,36 +2,56 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"
+#include "expert/layout/expert_names.h"
 #include "expert/layout/layer_survey.h"
+#include "expert/layout/layout_miss.h"
+
+// The error for a part that no known name has. It lists the block's tensors, without those in the experts' module if it has one.
+static err_t part_is_missing(const struct block_search *search, const char *name) {
+    const struct checkpoint *checkpoint = search->finder->checkpoint;
+    char block[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], text[LAYOUT_TENSORS_TEXT_MAX], quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(tensor_name(block, "%s.", search->block));
+    TRY(tensor_name(module, "%s.", search->module));
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "%s: tensor %s is missing%s, under this and every other known name; beside the experts, %s holds %s",
+         checkpoint_path(checkpoint), name, tensor_quantised_text(search->finder, quantised), search->block,
+         layout_tensors_text(checkpoint, block, strcmp(block, module) == 0 ? NULL : module, text));
+}
+
+static FALLIBLE find_part(const struct block_search *search, enum block_part part, char name[TENSOR_NAME_MAX]) {
+    bool exists;
+    TRY(block_names_find(search, part, name, &exists));
+    return exists ? OK : part_is_missing(search, name);
+}
 
 // The vector [n] of a part.
 static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             struct vector_source *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
-    TRY(block_names_find(search, part, name, &exists));
+    TRY(find_part(search, part, name));
     return tensor_take_vector(finder, name, n, out);
 }
 
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             uint64_t k, struct expertd_weight_source *out) {
-    char name[TENSOR_NAME_MAX];
-    bool exists;
-    TRY(block_names_find(search, part, name, &exists));
+    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX];
+    TRY(find_part(search, part, name));
+    TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
+    TRY(expert_names_check_plain(finder, module));
     return tensor_take_matrix(finder, name, n, k, out);
 }
 
 static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
     const struct safetensors_entry *entry = NULL;
-    TRY(block_names_find(search, BLOCK_TOKEN_EXPERTS, name, &exists));
+    TRY(find_part(search, BLOCK_TOKEN_EXPERTS, name));
     TRY(tensor_take_table(finder, name, out->params.routing.top_k, &entry));
     INVARIANT(entry != NULL);
     out->params.num_token_ids = (uint32_t)entry->view.shape[0];
@@ -44,11 +64,12 @@ static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struc
     char name[TENSOR_NAME_MAX];
     bool exists;
     TRY(block_names_find(search, BLOCK_SELECTION_BIAS, name, &exists));
-    if (row->selection_bias_is_optional && !exists) {
+    if (!exists && row->selection_bias_is_optional) {
         out->params.router_has_selection_bias = false;
         return OK;
     }
-    return tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias);
+    return exists ? tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias)
+                  : part_is_missing(search, name);
 }
 
 static FALLIBLE resolve_router(struct tensor_finder *finder, const struct architecture *row, const struct block_search *search,
@@ -96,14 +117,13 @@ static FALLIBLE check_no_shared(const struct tensor_finder *finder, const struct
 
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
     if (out->params.shared == SHARED_NONE) {
         return check_no_shared(finder, search);
     }
     if (out->params.shared == SHARED_BIAS) {
         return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
-    TRY(block_names_find(search, BLOCK_SHARED, name, &exists));
+    TRY(find_part(search, BLOCK_SHARED, name));
     TRY(expert_layout_resolve_shared(finder, name, out));
     return out->params.shared == SHARED_SIGMOID
                ? take_matrix(finder, search, BLOCK_SHARED_GATE, 1, out->params.hidden_size, &out->shared_gate)
@@ -140,6 +160,7 @@ static FALLIBLE place_layer(const struct layer_survey *survey, const struct tens
     search->names = survey->architecture->names;
     TRY(tensor_name(search->layer, "%.*s", (int)place->layer, place->name));
     TRY(tensor_name(search->block, "%.*s", (int)place->block, place->name));
+    TRY(tensor_name(search->module, "%.*s", (int)place->module, place->name));
     int length = snprintf(out->prefix, sizeof out->prefix, "%.*s", (int)place->module, place->name);
     if (length < 0 || (size_t)length >= sizeof out->prefix) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %.*s is longer than %zu bytes", checkpoint_path(survey->checkpoint),

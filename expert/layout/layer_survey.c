@@ -117,7 +117,7 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
              "moe.experts, ...); of tensors that look like experts it holds %s",
              checkpoint_path(survey->checkpoint), architecture_model_type(survey->architecture),
              names->layers ? names->layers : LAYERS_WORDS[0], names->experts[0],
-             layout_tensors_text(survey->checkpoint, NULL, text));
+             layout_tensors_text(survey->checkpoint, NULL, NULL, text));
     }
     return OK;
 }
@@ -147,7 +147,7 @@ void layer_survey_deinit(struct layer_survey *survey) {
 static const char *found_in_layer(const struct layer_survey *survey, uint32_t layer, char text[LAYOUT_TENSORS_TEXT_MAX]) {
     char below[TENSOR_NAME_MAX];
     snprintf(below, sizeof below, "%.*s.%u.", (int)survey->first.prefix, survey->first.name, layer);
-    return layout_tensors_text(survey->checkpoint, below, text);
+    return layout_tensors_text(survey->checkpoint, below, NULL, text);
 }
 
 static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t layer) {

@@ -10,6 +10,7 @@ enum { DEFAULT_BLOCK = 128 };
 struct scale_span {
     uint64_t columns, k; // columns of n; k 0: all
     uint64_t n_stride, g_stride;
+    uint64_t restart; // columns after which a block begins anew; 0: none
 };
 
 // The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
@@ -46,7 +47,8 @@ static bool is_shared_scalar(const struct take *t) {
 // One scale for each of the matrices that are stacked along n.
 static bool spans_parts(const struct take *t, struct scale_span *out) {
     uint64_t parts = t->module->parts;
-    if (parts < 2 || t->module->n % parts != 0 || !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1))) {
+    if (parts < 2 || t->module->n % parts != 0 ||
+        !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1) || has_scales(t, 2, 1, parts))) {
         return false;
     }
     *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
@@ -81,14 +83,27 @@ static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_sp
     return rows || n_major;
 }
 
-static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
-    uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
+static bool spans_grid(const struct take *t, uint64_t rows, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t groups = take_ceiling(t->module->k, block_k);
     *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
     if (t->transposed) {
         *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = 1, .g_stride = rows};
     }
     return (t->format->scale_layouts & SCALES_GRID) &&
            (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
+}
+
+// Blocks of the whole tensor; or, if only that fits, those of the stacked matrices, whose last blocks are short.
+static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t n = t->module->n, parts = t->module->parts;
+    if (spans_grid(t, take_ceiling(n, block_n), block_n, block_k, out)) {
+        return true;
+    }
+    if (parts < 2 || n % parts != 0 || !spans_grid(t, parts * take_ceiling(n / parts, block_n), block_n, block_k, out)) {
+        return false;
+    }
+    out->restart = n / parts;
+    return true;
 }
 
 // The number of groups by the shape of the scales; 0: none.
@@ -195,6 +210,7 @@ FALLIBLE take_scales(struct take *t) {
     out->scale_columns = span.columns;
     out->scale_n_stride = span.n_stride;
     out->scale_g_stride = span.g_stride;
+    out->scale_restart = span.restart;
     take_range(t, t->scales);
     return OK;
 }

@@ -21,7 +21,7 @@ static err_t read_text(const char *section) {
     config = NULL;
     snprintf(text, sizeof text, "{\"model_type\":\"m\"%s%s}", section[0] ? "," : "", section);
     assert_false(err_is(config_parse("config.json", text, strlen(text), &config)));
-    return quantisation_read(config, &q);
+    return quantisation_read(config, NULL, &q);
 }
 
 static int end(void **state) {
