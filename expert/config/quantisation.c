@@ -129,6 +129,7 @@ static FALLIBLE read_gptq(struct quantisation *q) {
     bool found;
     TRY(refuse_other_forms(q));
     TRY(expect_text(q, "pack_dtype", "int32"));
+    TRY(expect_text(q, "is_marlin_format", "false"));
     return config_bool(q->config, keys, &q->static_groups, &found);
 }
 

@@ -207,6 +207,7 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
     refuse(SAYS("\"quant_method\":\"awq\",\"version\":\"gemv_fast\""), "version is gemv_fast");
     refuse(SAYS("\"quant_method\":\"gptq\",\"checkpoint_format\":\"marlin\""), "checkpoint_format is marlin");
     refuse(SAYS("\"quant_method\":\"gptq\",\"pack_dtype\":\"int8\""), "pack_dtype is int8");
+    refuse(SAYS("\"quant_method\":\"gptq\",\"is_marlin_format\":true"), "is_marlin_format is true");
     refuse(SAYS("\"bits\":\"four\""), "bits is four");
     refuse(SAYS("\"group_size\":-2"), "group_size is -2");
     refuse(SAYS("\"group_size\":NaN"), "group_size is nan");
