@@ -173,10 +173,20 @@ static void note_no_group(const struct take *t) {
                          t->config->section, t->module->name);
 }
 
-// One scale for a whole matrix has one meaning, whatever config.json says about the modules with groups or blocks.
-static bool is_one_scale(const struct take *t, struct scale_span *out) {
+// One scale for a whole matrix has one meaning, and so has one for each row of FP8: the group size of config.json is then about
+// the modules of another format. ModelOpt writes such files.
+static bool spans_more(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
-    return t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype) && spans_all(t, out);
+    bool one = t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
+    if (!(one || (fp8 && !setting->block_n)) || !spans_all(t, out)) {
+        return false;
+    }
+    char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
+                         "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
+                         expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
+                         one ? "a whole matrix" : "a row", setting->span_key);
+    return true;
 }
 
 // Takes the first of config.json's settings for this module that fits its tensors.
@@ -190,7 +200,7 @@ static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || is_one_scale(t, out))) {
+        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || spans_more(t, &t->setting, out))) {
             return OK;
         }
     }

@@ -241,6 +241,14 @@ def block_size(random, folder):
     return Case(checkpoint, (f"{SECTION}.weight_block_size", ".weight_scale_inv"), SERVED if right else REFUSED)
 
 
+def group_size_of_another_format(random, folder):
+    variant = VARIANTS[one_of(random, ("modelopt_fp8", "fbgemm_per_row", "compressed_fp8_per_tensor"))]
+    checkpoint = new(folder, random, variant.quantise, variant.config)
+    checkpoint.config[SECTION].pop("config_groups", None)
+    checkpoint.config[SECTION]["group_size"] = int(one_of(random, (16, 32, 128)))
+    return Case(checkpoint, (), SERVED, "scales_span_more")
+
+
 def weight_shape(random, folder):
     checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
     name = some_module(random, checkpoint) + ".weight_shape"
@@ -373,8 +381,8 @@ def dtype_of_elements(random, folder):
 
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_in_bytes, form_of_zero_points, file_beside_config, order_of_gptq, one_order_is_missing,
-              order_of_compressed_tensors, bits, group_size, strategy, block_size, weight_shape, override, groups, no_group, ignore_list,
-              second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
+              order_of_compressed_tensors, bits, group_size, group_size_of_another_format, strategy, block_size, weight_shape,
+              override, groups, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
               which_layers_have_experts, dtype_of_elements]
 
 
