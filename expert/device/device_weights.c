@@ -218,6 +218,7 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
 static FALLIBLE make_table(struct device_layer *layer, const struct model_layer *from, uint32_t ranks) {
     uint32_t places = ranks * from->shapes.count;
     layer->shapes = from->shapes.count;
+    INVARIANT(places > 0);
     layer->places = calloc(places, sizeof *layer->places);
     layer->taken = calloc(places, sizeof *layer->taken);
     unsigned char *taken = calloc(places, from->params.num_experts);
