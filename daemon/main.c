@@ -11,6 +11,7 @@
 #include "base/mapped.h"
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
+#include "daemon/examine/inspect.h"
 #include "daemon/log/log.h"
 #include "daemon/process/app.h"
 #include "daemon/status/own_process.h"
@@ -381,6 +382,9 @@ static int handle_switches(const struct options *options) {
     if (options->print_config) {
         options_print(options, stdout);
         return 0;
+    }
+    if (options->inspect) {
+        return examine_inspect(options);
     }
     return options->check_config ? check_config(options) : -1;
 }

@@ -197,6 +197,9 @@ static int run(const struct ctl_options *options) {
         printf("expertctl %s\n", EXPERTD_VERSION);
         return 0;
     }
+    if (options->command == COMMAND_INSPECT) {
+        return report(command_inspect(options), NULL, NULL, options);
+    }
     err_t e = ctl_address(options, &environment, address);
     if (err_is(e)) {
         return report(e, NULL, NULL, options);

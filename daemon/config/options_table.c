@@ -364,6 +364,18 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .reach = OPTIONS_NOT_IN_FILE,
                        .value = "FILE",
                        .help = "YAML file with the options above, as key: value. Keys may have underscores or dashes."},
+    [OPTION_INSPECT] = {.name = "inspect",
+                        .type = OPTIONS_SWITCH,
+                        .offset = FIELD(inspect),
+                        .reach = OPTIONS_FLAG_ONLY,
+                        .help = "Describe the model without reading its weights, and exit: layers, formats, sizes on disk and in "
+                                "memory for several numbers of shards (or for --shards), and what is refused. The same as "
+                                "expertctl inspect."},
+    [OPTION_JSON] = {.name = "json",
+                     .type = OPTIONS_SWITCH,
+                     .offset = FIELD(json),
+                     .reach = OPTIONS_FLAG_ONLY,
+                     .help = "With --inspect: print one JSON object."},
     [OPTION_CHECK_CONFIG] = {.name = "check_config",
                              .type = OPTIONS_SWITCH,
                              .offset = FIELD(check_config),

@@ -69,11 +69,6 @@ static void warn_odd_weights(const struct model *model) {
         "zero point, so a file made or tested with GPTQModel gives other results here");
 }
 
-struct scratch_context {
-    const struct options *options;
-    const struct loaded *loaded;
-};
-
 static struct engine_options engine_options_of(const struct options *options, const struct loaded *loaded,
                                                const struct model *model) {
     return (struct engine_options){.model = model,
@@ -87,15 +82,15 @@ static struct engine_options engine_options_of(const struct options *options, co
 }
 
 // The scratch of the engine that start_engine will create.
-static uint64_t scratch_for(void *context, const struct model *model) {
-    const struct scratch_context *scratch = context;
+uint64_t loading_scratch_bytes(void *context, const struct model *model) {
+    const struct loading_scratch *scratch = context;
     struct engine_options engine = engine_options_of(scratch->options, scratch->loaded, model);
     return engine_scratch_needed(&engine);
 }
 
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     struct balanced_placement placing = {.options = options};
-    struct scratch_context scratch = {options, out};
+    struct loading_scratch scratch = {options, out};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
     struct model_sink sink = {0};
     if (out->weights) {
@@ -113,7 +108,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .memory_bytes_max = options->memory_max,
         .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
         .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
-        .scratch_bytes = scratch_for,
+        .scratch_bytes = loading_scratch_bytes,
         .scratch_context = &scratch,
         .topology = &out->topology,
         .team = out->team,
@@ -207,7 +202,7 @@ static void log_faster_kernels(const struct options *options) {
 }
 
 // Creates one team for all shards. With several memory nodes and shards, creates a team per node in addition.
-static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
+FALLIBLE loading_start_teams(const struct options *options, struct loaded *out) {
     struct topology_cpus allowed;
     topology_allowed(&allowed);
     topology_read("", &allowed, &out->topology);
@@ -367,7 +362,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     if (out->devices) { // before the model is read, so that a lack of memory is reported at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
     }
-    TRY(start_teams(options, out));
+    TRY(loading_start_teams(options, out));
     TRY(reserve_device_weights(options, out));
     TRY(load_model(options, out));
     TRY(begin_schedules(options, out));

@@ -44,4 +44,16 @@ struct loading_listener {
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
+// ---- the steps that examine/ takes too
+
+// Sets topology, team and node_teams of `out`.
+FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
+
+struct loading_scratch {
+    const struct options *options;
+    const struct loaded *loaded;
+};
+// The scratch_bytes of struct model_options; context: a struct loading_scratch.
+uint64_t loading_scratch_bytes(void *context, const struct model *model);
+
 #endif

@@ -347,14 +347,19 @@ static uint64_t tensors_bytes(const struct supply *supply, const struct layer_te
     return bytes;
 }
 
+uint64_t loader_stored_bytes(const struct supply *supply, size_t layer) {
+    const struct layer_tensors *tensors = &supply->layers[layer];
+    uint64_t bytes = tensors_bytes(supply, tensors, SUPPLY_SHARED, SUPPLY_TENSORS);
+    for (uint32_t e = 0; e < tensors->params.num_experts; e++) {
+        bytes += tensors_bytes(supply, tensors, e, SUPPLY_EXPERT_TENSORS);
+    }
+    return bytes;
+}
+
 static uint64_t stored_bytes(const struct supply *supply) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < supply->count; i++) {
-        const struct layer_tensors *layer = &supply->layers[i];
-        bytes += tensors_bytes(supply, layer, SUPPLY_SHARED, SUPPLY_TENSORS);
-        for (uint32_t e = 0; e < layer->params.num_experts; e++) {
-            bytes += tensors_bytes(supply, layer, e, SUPPLY_EXPERT_TENSORS);
-        }
+        bytes += loader_stored_bytes(supply, i);
     }
     return bytes;
 }
