@@ -12,6 +12,7 @@
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
 #include "daemon/examine/inspect.h"
+#include "daemon/examine/verify.h"
 #include "daemon/log/log.h"
 #include "daemon/process/app.h"
 #include "daemon/status/own_process.h"
@@ -385,6 +386,9 @@ static int handle_switches(const struct options *options) {
     }
     if (options->inspect) {
         return examine_inspect(options);
+    }
+    if (options->verify) {
+        return examine_verify(options);
     }
     return options->check_config ? check_config(options) : -1;
 }

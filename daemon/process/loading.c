@@ -17,12 +17,8 @@
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
 
-struct progress {
-    int64_t started_ns, last_ns;
-};
-
-static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
-    struct progress *progress = context;
+void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
+    struct loading_progress *progress = context;
     int64_t now_ns = clock_now_ns();
     if (now_ns - progress->last_ns < (int64_t)PROGRESS_PERIOD_S * NS_PER_S) {
         return;
@@ -91,7 +87,7 @@ uint64_t loading_scratch_bytes(void *context, const struct model *model) {
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     struct balanced_placement placing = {.options = options};
     struct loading_scratch scratch = {options, out};
-    struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
+    struct loading_progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
     struct model_sink sink = {0};
     if (out->weights) {
         sink = device_weights_sink(out->weights);
@@ -113,7 +109,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .topology = &out->topology,
         .team = out->team,
         .sink = out->weights ? &sink : NULL,
-        .progress = show_progress,
+        .progress = loading_show_progress,
         .progress_context = &progress,
     };
     err_t e = OK;

@@ -49,6 +49,12 @@ void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 // Sets topology, team and node_teams of `out`.
 FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
 
+struct loading_progress {
+    int64_t started_ns, last_ns; // both the time of the start at first
+};
+// The progress of struct model_options; context: a struct loading_progress. Logs, once a second.
+void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes);
+
 struct loading_scratch {
     const struct options *options;
     const struct loaded *loaded;

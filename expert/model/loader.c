@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "expert/checkpoint/digest.h"
+#include "expert/model/model_audit.h"
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
 
@@ -208,6 +209,9 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     supply_digest(m, item->staging, digest);
     if (m->quantised) {
         count_odd_values(load, item, tensor, &m->rows);
+    }
+    if (load->options->audit) {
+        model_audit_add(load->options->audit, supply, m);
     }
     if (m->quantised && !supply_keeps_codes(supply, m)) {
         supply_widen(supply, item->staging, m);
