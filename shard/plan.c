@@ -122,12 +122,8 @@ FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const i
 struct plan_rank plan_for_rank(const struct plan *plan, uint32_t rank) {
     const struct placement *placement = plan->placement;
     uint32_t first = placement->rank_first[rank], groups = placement->rank_first[rank + 1] - first;
-    const uint32_t *experts = placement->rank_experts + first;
-    bool contiguous = groups > 0 && experts[groups - 1] - experts[0] + 1 == groups;
     return (struct plan_rank){
         .group_sizes = plan->group_sizes + first,
-        .num_groups = contiguous ? placement->num_experts : groups,
-        .group_offset = contiguous ? experts[0] : 0,
         .num_actual_groups = groups,
         .first_row = plan->rank_rows[rank],
         .rows = plan->rank_rows[rank + 1] - plan->rank_rows[rank],

@@ -26,12 +26,9 @@ struct plan {
     uint32_t *next_holder;             // [E] scratch: the holder of the expert's next row
 };
 
-// The arguments of one rank's grouped matmuls. If the rank's experts are contiguous, they are a window into the layer's groups;
-// otherwise they are numbered from 0.
+// One rank's rows, grouped by its experts.
 struct plan_rank {
     const int32_t *group_sizes; // [num_actual_groups] of this rank's experts, ascending
-    size_t num_groups;          // E, or num_actual_groups
-    size_t group_offset;        // the rank's first expert, or 0
     size_t num_actual_groups;   // the number of the rank's experts
     size_t first_row, rows;     // the rank's range of the plan's rows
 };

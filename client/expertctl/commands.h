@@ -10,6 +10,8 @@ FALLIBLE command_models(struct client *client, const struct ctl_options *options
 // *serving false: the daemon was reached but does not serve, because it is loading or draining. This is not an error.
 FALLIBLE command_status(struct client *client, const struct ctl_options *options, bool *serving);
 FALLIBLE command_forward(struct client *client, const struct ctl_options *options);
+// Compares the answers of the daemon at options->with with those of `client`'s.
+FALLIBLE command_compare(struct client *client, const struct ctl_options *options);
 // These two use the admin socket: `client` is connected to it.
 FALLIBLE command_placement(struct client *client, const struct ctl_options *options);
 FALLIBLE command_drain(struct client *client, const struct ctl_options *options);

@@ -132,6 +132,9 @@ static int run_command(const struct ctl_options *options, const char *address) {
         case COMMAND_FORWARD:
             e = command_forward(client, options);
             break;
+        case COMMAND_COMPARE:
+            e = command_compare(client, options);
+            break;
         case COMMAND_PLACEMENT:
             e = command_placement(client, options);
             break;

@@ -25,6 +25,7 @@ static const struct command_row COMMANDS[] = {
     {"models", COMMAND_MODELS, "list what is served: layers, shapes, dtypes, numerics ids and weights ids"},
     {"status", COMMAND_STATUS, "say whether the daemon is reachable and serving, and its limits; exits 0 only while it serves"},
     {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, write the answer to a file"},
+    {"compare", COMMAND_COMPARE, "send the same rows to two daemons, and report how far the second one's answers are off"},
     {"placement", COMMAND_PLACEMENT,
      "show | plan | apply PLAN.json: show which shard holds which expert, plan a more even placement, apply it"},
     {"drain", COMMAND_DRAIN, "let the daemon finish its requests and exit"},
@@ -50,7 +51,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         FAIL(EXPERTD_ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
     FAIL(EXPERTD_ERR_USAGE,
-         "unknown command %s: it is one of models, status, forward, placement, drain, bench, top, inspect (see expertctl --help)",
+         "unknown command %s: it is one of models, status, forward, compare, placement, drain, bench, top, inspect (see expertctl "
+         "--help)",
          word);
 }
 
@@ -71,6 +73,13 @@ static FALLIBLE set_address(struct ctl_options *out, const char *value) {
     struct address parsed;
     TRY_IN(address_parse(value, &parsed), "--address");
     out->address = value;
+    return OK;
+}
+
+static FALLIBLE set_with(struct ctl_options *out, const char *value) {
+    struct address parsed;
+    TRY_IN(address_parse(value, &parsed), "--with");
+    out->with = value;
     return OK;
 }
 
@@ -280,6 +289,7 @@ struct flag_row {
 enum {
     ANY = 0,
     FORWARD = 1 << COMMAND_FORWARD,
+    COMPARE = 1 << COMMAND_COMPARE,
     PLACEMENT = 1 << COMMAND_PLACEMENT,
     DRAIN = 1 << COMMAND_DRAIN,
     BENCH = 1 << COMMAND_BENCH,
@@ -295,9 +305,12 @@ static const struct flag_row FLAGS[] = {
     {"--model", "NAME", set_model, ANY, "which model, if several are served"},
     {"--help", NULL, set_help, ANY, "print this text"},
     {"--version", NULL, set_version, ANY, "print the version"},
-    {"--layer", "L", set_layer, FORWARD | PLACEMENT, "the checkpoint's decoder layer number, as expertctl models lists it"},
-    {"--hidden", "TENSOR", set_hidden, FORWARD, "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale"},
-    {"--hidden-dtype", "DTYPE", set_hidden_dtype, FORWARD,
+    {"--layer", "L", set_layer, FORWARD | COMPARE | PLACEMENT,
+     "the checkpoint's decoder layer number, as expertctl models lists it"},
+    {"--with", "ADDRESS", set_with, COMPARE, "the daemon whose answers are compared with those of --address"},
+    {"--hidden", "TENSOR", set_hidden, FORWARD | COMPARE,
+     "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale; compare makes 64 random rows without it"},
+    {"--hidden-dtype", "DTYPE", set_hidden_dtype, FORWARD | COMPARE,
      "dtype of the bits in a .npy file of <u2, V2 or |u1: bf16, f16, f8_e4m3, f8_e5m2"},
     {"--hidden-scale", "TENSOR", set_hidden_scale, FORWARD, "[1], [T, 1] or [T, ceil(H/128)] f32, for f8 hidden states"},
     {"--ids", "TENSOR", set_ids, FORWARD, "your own routes: expert ids [T, K], i32 or i64; a negative id is an empty slot"},
@@ -306,10 +319,11 @@ static const struct flag_row FLAGS[] = {
     {"--token-ids", "TENSOR", set_token_ids, FORWARD, "[T] i32 or i64, for layers whose router chooses experts by token id"},
     {"--router-input", "TENSOR", set_router_input, FORWARD,
      "[T, H], for layers whose router reads rows other than the hidden states"},
-    {"--shared", "include|exclude", set_shared, FORWARD, "whether to add the shared experts (include; with --ids exclude)"},
+    {"--shared", "include|exclude", set_shared, FORWARD | COMPARE,
+     "whether to add the shared experts (include; with --ids exclude)"},
     {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "dtype of the answer: f32, bf16 or f16; by default that of the hidden states"},
     {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer to FILE, in the form of a TENSOR, or the plan as JSON"},
-    {"--split", "N", set_split, FORWARD, "send N tokens per call; the answer's bytes stay the same"},
+    {"--split", "N", set_split, FORWARD | COMPARE, "send N tokens per call; the answer's bytes stay the same"},
     {"--weights-id", "HEX", set_weights_id, FORWARD, "fail instead of answering with other weights"},
     {"--timings", NULL, set_timings, FORWARD, "print the daemon's times per stage"},
     {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN | TOP,
@@ -358,8 +372,8 @@ static const struct flag_row *find_flag(const char *word, size_t length) {
 }
 
 // Reads one flag at argv[*at] and its value, in the same word or the next one. *seen has a bit per flag.
-static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, struct ctl_options *out) {
-    _Static_assert(FLAG_COUNT <= 32, "a bit per flag");
+static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, struct ctl_options *out) {
+    _Static_assert(FLAG_COUNT <= 64, "a bit per flag");
     const char *word = argv[*at];
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
@@ -369,7 +383,7 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
         TRY(bench_options_read(argc, argv, at, &out->bench, &known));
         return known ? OK : unknown_flag(word, length);
     }
-    uint32_t bit = UINT32_C(1) << (flag - FLAGS);
+    uint64_t bit = UINT64_C(1) << (flag - FLAGS);
     if (*seen & bit) {
         FAIL(EXPERTD_ERR_USAGE, "%s is given twice", flag->name);
     }
@@ -392,16 +406,22 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
 
 // ---- checks of the whole line
 
-static const char *owners_of(unsigned commands) {
-    return commands == (FORWARD | PLACEMENT) ? "forward and placement"
-           : commands == (PLACEMENT | DRAIN) ? "placement and drain"
-           : commands == PLACEMENT           ? "placement"
-           : commands == DRAIN               ? "drain"
-           : commands == TOP                 ? "top"
-           : commands == INSPECT             ? "inspect"
-           : commands & TOP                  ? "placement, drain and top"
-           : commands == (FORWARD | BENCH)   ? "forward and bench"
-                                             : "forward";
+enum { OWNERS_TEXT_MAX = 64 };
+
+// "forward, compare and placement" into text; returns text.
+static const char *owners_of(unsigned commands, char text[OWNERS_TEXT_MAX]) {
+    size_t used = 0, left = (size_t)__builtin_popcount(commands);
+    text[0] = '\0';
+    for (size_t i = 0; i < COMMAND_COUNT && used < OWNERS_TEXT_MAX; i++) {
+        if (commands >> COMMANDS[i].command & 1) {
+            left--;
+            used += (size_t)snprintf(text + used, OWNERS_TEXT_MAX - used, "%s%s", COMMANDS[i].name,
+                                     left > 1    ? ", "
+                                     : left == 1 ? " and "
+                                                 : "");
+        }
+    }
+    return text;
 }
 
 static FALLIBLE check_forward(const struct ctl_options *o) {
@@ -419,6 +439,13 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
     }
     if (o->ids && o->router_logits) {
         FAIL(EXPERTD_ERR_USAGE, "--ids with --weights, or --router-logits: give one of them, the routing cannot come from both");
+    }
+    return OK;
+}
+
+static FALLIBLE check_compare(const struct ctl_options *o) {
+    if (!o->with) {
+        FAIL(EXPERTD_ERR_USAGE, "compare needs --with ADDRESS, the daemon whose answers are compared with those of --address");
     }
     return OK;
 }
@@ -441,10 +468,11 @@ static FALLIBLE check_placement(const struct ctl_options *o) {
     return OK;
 }
 
-static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
+static FALLIBLE check_flags(struct ctl_options *o, uint64_t seen) {
+    char owners[OWNERS_TEXT_MAX];
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         if (seen >> i & 1 && FLAGS[i].commands != ANY && !(FLAGS[i].commands >> o->command & 1)) {
-            FAIL(EXPERTD_ERR_USAGE, "%s belongs to expertctl %s", FLAGS[i].name, owners_of(FLAGS[i].commands));
+            FAIL(EXPERTD_ERR_USAGE, "%s belongs to expertctl %s", FLAGS[i].name, owners_of(FLAGS[i].commands, owners));
         }
     }
     if (o->bench.given && o->command != COMMAND_BENCH) {
@@ -453,6 +481,8 @@ static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     switch (o->command) {
     case COMMAND_FORWARD:
         return check_forward(o);
+    case COMMAND_COMPARE:
+        return check_compare(o);
     case COMMAND_PLACEMENT:
         return check_placement(o);
     case COMMAND_INSPECT:
@@ -498,7 +528,7 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
     *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000, .interval_us = 2000000};
     bench_options_init(&out->bench);
-    uint32_t seen = 0;
+    uint64_t seen = 0;
     for (int i = 1; i < argc; i++) { // read first: it decides how mistakes are reported
         out->json |= strcmp(argv[i], "--json") == 0;
     }
@@ -516,7 +546,7 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
     }
     if (out->command == COMMAND_NONE) {
         FAIL(EXPERTD_ERR_USAGE,
-             "a command is missing: models, status, forward, placement, drain, bench, top or inspect (see expertctl --help)");
+             "a command is missing: models, status, forward, compare, placement, drain, bench, top or inspect (see expertctl --help)");
     }
     return check_flags(out, seen);
 }
@@ -560,6 +590,8 @@ void ctl_print_help(FILE *out) {
     print_flags(out, ANY);
     fprintf(out, "\nflags of forward (TENSOR is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it)\n");
     print_flags(out, FORWARD);
+    fprintf(out, "\nflags of compare (without --layer: all layers)\n");
+    print_flags(out, COMPARE);
     fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
     print_flags(out, PLACEMENT | DRAIN);
     fprintf(out, "\nflags of inspect (it runs expertd --inspect: the expertd beside this program, else the one on PATH)\n");

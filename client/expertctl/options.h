@@ -17,6 +17,7 @@ enum command {
     COMMAND_MODELS,
     COMMAND_STATUS,
     COMMAND_FORWARD,
+    COMMAND_COMPARE,
     COMMAND_BENCH,
     COMMAND_PLACEMENT,
     COMMAND_DRAIN,
@@ -43,6 +44,8 @@ struct ctl_options {
     const char *counts, *plan; // files
     const char *reason;        // NULL: none
     bool wait;
+    // compare
+    const char *with; // the second daemon's address
     // top
     const char *http; // HOST:PORT; NULL: port 7412 of the daemon's host
     int64_t interval_us;
@@ -50,7 +53,7 @@ struct ctl_options {
     // inspect
     const char *inspected;       // MODEL
     const char *layers, *shards; // as expertd takes them; NULL: its defaults
-    // forward and placement (without a layer: all layers)
+    // forward, compare and placement (without a layer: all layers)
     bool have_layer;
     uint32_t layer;
     const char *hidden, *hidden_scale;                                    // FILE[:TENSOR]

@@ -106,14 +106,16 @@ static bool holds(const struct mover_placement *p, uint32_t expert, uint32_t ran
     return false;
 }
 
-static uint32_t copies_between(const struct mover_placement *now, const struct mover_placement *planned) {
-    uint32_t copies = 0;
+// Sets the copies that the plan adds, and their bytes, which are counted like the progress of a move.
+static void count_copies(const struct expert_shapes *shapes, const struct mover_placement *now,
+                         const struct mover_placement *planned, struct proto_plan *out) {
     for (uint32_t e = 0; e < planned->num_experts; e++) {
         for (uint32_t i = planned->first[e]; i < planned->first[e + 1]; i++) {
-            copies += !holds(now, e, planned->holders[i]);
+            bool is_copy = !holds(now, e, planned->holders[i]);
+            out->copies += is_copy;
+            out->copy_bytes += is_copy ? expert_shape_of(shapes, e)->bytes : 0;
         }
     }
-    return copies;
 }
 
 static const struct proto_counts *find_counts(const struct proto_plan_request *request, uint32_t layer) {
@@ -144,10 +146,8 @@ static FALLIBLE plan_layer(const struct admin *admin, const struct proto_plan_re
     TRY(mover->show(mover->mover, layer->params.layer, &placements[0]));
     TRY(mover->plan(mover->mover, &options, &placements[1]));
     INVARIANT(placements[0].num_experts == placements[1].num_experts);
-    *out = (struct proto_plan){.now = placement_view(&placements[0]),
-                               .planned = placement_view(&placements[1]),
-                               .copies = copies_between(&placements[0], &placements[1])};
-    out->copy_bytes = out->copies * (uint64_t)layer->shape.bytes; // counted like the progress of a move
+    *out = (struct proto_plan){.now = placement_view(&placements[0]), .planned = placement_view(&placements[1])};
+    count_copies(&layer->shapes, &placements[0], &placements[1], out);
     return OK;
 }
 

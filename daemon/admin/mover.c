@@ -186,7 +186,7 @@ static FALLIBLE check_fits(const struct mover *mover, const struct mover_placeme
 // Both the growth that remains after the move and the temporary memory of a step must fit.
 static FALLIBLE check_host_memory(struct move *move) {
     const struct mover_options *options = &move->mover->options;
-    uint64_t block = (move->layer->shape.bytes + PAGE - 1) / PAGE * PAGE;
+    uint64_t block = (expert_shapes_bytes_max(&move->layer->shapes) + PAGE - 1) / PAGE * PAGE;
     uint64_t copies = options->move_bytes_max / block;
     uint32_t before = current(move)->placement->copies, after = move->target->copies;
     uint64_t growth = after > before ? (after - before) * block : 0;
@@ -266,7 +266,8 @@ static FALLIBLE run_step(struct move *move, uint64_t epoch) {
     struct shards *next;
     TRY(next_placement(move, epoch, &placement));
     uint32_t copied = placement_missing(current(move)->placement, placement);
-    TRY_IN(shards_move(current(move), &layer->shape, placement, &options->copier, &next), "layer %u", layer->params.layer);
+    uint64_t bytes = shards_missing_bytes(&layer->shapes, current(move)->placement, placement);
+    TRY_IN(shards_move(current(move), placement, &options->copier, &next), "layer %u", layer->params.layer);
     if (move->free_slots) {
         err_t e = engine_move_prepare(options->engine, layer, current(move), next);
         if (err_is(e)) {
@@ -279,7 +280,7 @@ static FALLIBLE run_step(struct move *move, uint64_t epoch) {
         engine_move_finish(options->engine, layer);
     }
     move->progress.moved_experts += copied;
-    move->progress.moved_bytes += copied * (uint64_t)layer->shape.bytes;
+    move->progress.moved_bytes += bytes;
     return OK;
 }
 
@@ -306,7 +307,7 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
     struct placement_table table = {p->num_experts, p->ranks, p->first, p->holders};
     TRY(placement_from_table(&table, p->epoch, &move.target));
     move.progress.all_experts = placement_missing(current(&move)->placement, move.target);
-    move.progress.all_bytes = move.progress.all_experts * (uint64_t)layer->shape.bytes;
+    move.progress.all_bytes = shards_missing_bytes(&layer->shapes, current(&move)->placement, move.target);
     err_t e = is_on_devices(mover) ? check_device_memory(&move) : check_host_memory(&move);
     if (!err_is(e)) {
         e = run_steps(&move, progress, context, new_epoch);

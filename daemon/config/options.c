@@ -202,6 +202,15 @@ static FALLIBLE check_tuning(const struct options *options) {
     return OK;
 }
 
+static FALLIBLE check_quantize(const struct options *options) {
+    if (options->widen && strcmp(options->quantize, "none") != 0) {
+        FAIL(conflict_code(options, OPTION_WIDEN, OPTION_QUANTIZE),
+             "widen is true (%s), but quantize is %s (%s): the one removes quantisation, the other adds it; choose one",
+             options->origins[OPTION_WIDEN], options->quantize, options->origins[OPTION_QUANTIZE]);
+    }
+    return OK;
+}
+
 static FALLIBLE check_all(struct options *options) {
     TRY(check_queue(options));
     TRY(check_piece(options));
@@ -214,6 +223,7 @@ static FALLIBLE check_all(struct options *options) {
     if ((options->digests || options->compare_digests) && !options->verify) {
         FAIL(EXPERTD_ERR_USAGE, "--%s belongs to --verify", options->digests ? "digests" : "compare-digests");
     }
+    TRY(check_quantize(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(EXPERTD_ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");
     }

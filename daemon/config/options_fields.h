@@ -21,6 +21,7 @@ struct options {
     uint32_t threads;                 // over all shards; default: the CPUs that this process may use
     enum expertd_dtype compute_dtype; // BF16 or F32; EXPERTD_DTYPE_NONE: derived from the checkpoint
     bool widen;                       // dequantise weights to the compute dtype while loading
+    char *quantize;                   // none, fp8, int8, int4 or mxfp4: quantise plain experts while loading
     char *device;                     // auto, cpu, cuda[:0,1], sim[:N], each with an optional /VARIANT
     bool have_layers;                 // --layers A-B; false: all layers
     uint32_t first_layer, last_layer;

@@ -41,6 +41,16 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .value = "[BOOL]",
                       .help = "Dequantise quantised weights to the compute dtype while loading. They take two or more times the "
                               "memory, and the model has another numerics_id. Otherwise the weights stay quantised in memory."},
+    [OPTION_QUANTIZE] = {.name = "quantize",
+                         .type = OPTIONS_CHOICE,
+                         .offset = FIELD(quantize),
+                         .fallback = "none",
+                         .choices = "none|fp8|int8|int4|mxfp4",
+                         .value = "FORMAT",
+                         .help = "Quantise routed experts that the checkpoint stores as F32, F16 or BF16 while loading: fp8 in "
+                                 "blocks of 128 x 128, int8 in groups of 128, int4 and mxfp4 in groups of 32; or none. They take "
+                                 "a half to a quarter of the memory, and the model has another numerics_id. expertctl compare "
+                                 "measures the error."},
     [OPTION_HF_CACHE] = {.name = "hf_cache",
                          .type = OPTIONS_TEXT,
                          .offset = FIELD(hf_cache),

@@ -54,6 +54,15 @@ static void warn_suspicious(const char *event, const struct model_suspicious *su
     }
 }
 
+static void show_notes(const struct checkpoint_notes *notes) {
+    char quoted[2 * CHECKPOINT_NOTE_TEXT_MAX];
+    for (size_t i = 0; notes && i < notes->count; i++) {
+        const struct checkpoint_note *note = &notes->notes[i];
+        log_line(LOG_LEVEL_WARNING, "checkpoint_note", "kind=%s count=%" PRIu64 " message=%s", note->kind, note->count,
+                 log_quote(note->text, quoted, sizeof quoted));
+    }
+}
+
 static void warn_odd_weights(const struct model *model) {
     warn_suspicious(
         "scales_not_finite", &model->suspicious_scales,
@@ -97,6 +106,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .hf_cache = options->hf_cache,
         .compute_dtype = options->compute_dtype,
         .widen = options->widen,
+        .quantise = strcmp(options->quantize, "none") == 0 ? NULL : options->quantize,
         .ranks = options->shards,
         .have_layers = options->have_layers,
         .first_layer = options->first_layer,
@@ -123,13 +133,14 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
+    show_notes(out->model.notes);
     warn_odd_weights(&out->model);
-    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX], formats[2 * QUANTISATION_NAME_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
              log_quote(out->model.name, quoted, sizeof quoted), out->model.model_type, out->model.num_layers,
-             model_quantisation(&out->model), out->model.ranks, out->model.numerics_id, (size_t)model_weights_bytes(&out->model),
-             (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
+             log_quote(model_quantisation(&out->model), formats, sizeof formats), out->model.ranks, out->model.numerics_id,
+             (size_t)model_weights_bytes(&out->model), (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }
 

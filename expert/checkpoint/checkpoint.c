@@ -22,7 +22,9 @@ static const char MEMORY_SHARD[] = "shard"; // the file name that an index of ch
 struct checkpoint {
     char *path;
     struct config *config;
-    struct safetensors *shards; // [shard_count]; never moves, since `entries` points into it
+    struct quantisation *quantisation; // read by checkpoint_quantisation
+    struct checkpoint_notes *notes;    // NULL after checkpoint_take_notes
+    struct safetensors *shards;        // [shard_count]; never moves, since `entries` points into it
     size_t shard_count;
     uint64_t header_bytes;                    // of all shards
     size_t tensors;                           // in all shards
@@ -286,8 +288,10 @@ static FALLIBLE create(const char *path, struct checkpoint **out) {
     *out = calloc(1, sizeof **out);
     if (*out) {
         (*out)->path = strdup(path);
+        (*out)->notes = calloc(1, sizeof *(*out)->notes);
+        (*out)->quantisation = calloc(1, sizeof *(*out)->quantisation);
     }
-    if (!*out || !(*out)->path) {
+    if (!*out || !(*out)->path || !(*out)->notes || !(*out)->quantisation) {
         checkpoint_close(*out);
         *out = NULL;
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a checkpoint");
@@ -327,7 +331,12 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     }
     free(checkpoint->shards);
     free(checkpoint->entries);
+    if (checkpoint->quantisation) {
+        quantisation_deinit(checkpoint->quantisation);
+    }
     config_destroy(checkpoint->config);
+    free(checkpoint->quantisation);
+    free(checkpoint->notes);
     free(checkpoint->path);
     free(checkpoint);
 }
@@ -338,6 +347,22 @@ const char *checkpoint_path(const struct checkpoint *checkpoint) {
 
 const struct config *checkpoint_config(const struct checkpoint *checkpoint) {
     return checkpoint->config;
+}
+
+FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
+    *out = checkpoint->quantisation;
+    return checkpoint->quantisation->is_read ? OK : quantisation_read(checkpoint->config, checkpoint->quantisation);
+}
+
+struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {
+    INVARIANT(checkpoint->notes);
+    return checkpoint->notes;
+}
+
+struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint) {
+    struct checkpoint_notes *notes = checkpoint->notes;
+    checkpoint->notes = NULL;
+    return notes;
 }
 
 size_t checkpoint_count(const struct checkpoint *checkpoint) {

@@ -1,6 +1,7 @@
 // An open checkpoint folder in Hugging Face's format: config.json, and the safetensors files (model.safetensors, or
 // model.safetensors.index.json with its shards), mapped and validated, with one sorted list of tensor names. It has no notion of
-// layers; see layout/. Immutable once open; any thread. Pages are read when they are touched.
+// layers; see layout/. Immutable once open, except for its notes and the quantisation; any thread. Pages are read when they are
+// touched.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 
@@ -9,7 +10,9 @@
 
 #include "base/err.h"
 #include "base/safetensors.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/config/config.h"
+#include "expert/config/quantisation.h"
 
 // Limits for all shards together. They bound the memory and time spent on a folder before it is known to hold a model. The largest
 // known model (Kimi-K2 in 4 bits) has some 210000 tensors in headers of some 30 MB.
@@ -36,6 +39,15 @@ FALLIBLE checkpoint_parse(const struct checkpoint_bytes *bytes, struct checkpoin
 
 const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
+
+// The quantisation section of config.json, read at the first call; by the thread that reads the checkpoint. Owned by the
+// checkpoint. Errors as quantisation_read.
+FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out);
+
+// For checkpoint_notes_add, by the thread that reads the checkpoint. Owned by the checkpoint, until checkpoint_take_notes gives
+// them to the caller, who frees them; none can be added then.
+struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint);
+struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 
 // All tensors of all shards, in ascending byte order of their names; names are unique.
 size_t checkpoint_count(const struct checkpoint *checkpoint);

@@ -56,15 +56,6 @@ const char *tensor_first_below(const struct tensor_finder *finder, const char *p
     return strncmp(name, prefix, strlen(prefix)) == 0 ? name : NULL;
 }
 
-FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out) {
-    if (!finder->quantisation_read) {
-        TRY(quantisation_read(checkpoint_config(finder->checkpoint), &finder->quantisation));
-        finder->quantisation_read = true;
-    }
-    *out = &finder->quantisation;
-    return OK;
-}
-
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *config = checkpoint_config(finder->checkpoint);
@@ -198,63 +189,4 @@ FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint6
     tensor_mark(finder, entry);
     *out = entry;
     return OK;
-}
-
-// The expert's number in a tensor name; false: the tensor belongs to no numbered expert.
-static bool expert_number(const char *name, const char *experts, unsigned long *number) {
-    size_t length = strlen(experts);
-    if (strncmp(name, experts, length) != 0 || name[length] != '.' || name[length + 1] < '0' || name[length + 1] > '9') {
-        return false;
-    }
-    *number = strtoul(name + length + 1, NULL, 10);
-    return true;
-}
-
-FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts) {
-    size_t length = strlen(block), count = checkpoint_count(finder->checkpoint);
-    for (size_t i = checkpoint_lower_bound(finder->checkpoint, block); i < count; i++) {
-        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
-        unsigned long number;
-        char quantised[TENSOR_QUANTISED_TEXT_MAX];
-        if (strncmp(entry->name, block, length) != 0) {
-            break;
-        }
-        if (finder->taken[i]) {
-            continue;
-        }
-        const char *file = checkpoint_file_of(finder->checkpoint, entry);
-        if (expert_number(entry->name, experts->module, &number) && number >= experts->num_experts) {
-            if (number - experts->num_experts < experts->num_identity_experts) {
-                continue;
-            }
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts",
-                 file, entry->name, number, experts->num_experts);
-        }
-        tensor_quantised_text(finder, quantised);
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block, but its architecture has no tensor of that name%s%s", file,
-             entry->name, quantised, quantised[0] ? ": " UNSUPPORTED : ": ignoring it could change the outputs");
-    }
-    return OK;
-}
-
-err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module) {
-    char quantised[TENSOR_QUANTISED_TEXT_MAX];
-    size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
-    const char *name = module;
-    // Prefer to name a tensor of a quantised dtype, if there is one.
-    for (size_t i = checkpoint_lower_bound(finder->checkpoint, module); i < count; i++) {
-        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
-        if (strncmp(entry->name, module, length) != 0) {
-            break;
-        }
-        if (name == module || !expertd_dtype_is_float16_or_32(entry->view.dtype)) {
-            name = entry->name;
-        }
-        if (!expertd_dtype_is_float16_or_32(entry->view.dtype)) {
-            break;
-        }
-    }
-    tensor_quantised_text(finder, quantised);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: the layout of the experts is not supported: tensor %s%s%s",
-                      checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " UNSUPPORTED : "");
 }

@@ -10,6 +10,7 @@
 
 struct config {
     char *path;
+    const char *name;     // of a member; borrowed from the root
     const json_t *object; // borrowed from the root of the file
     json_t *per_layer;    // maps a key to the number (as written) of a layer for which per_layer_config overrides it
     struct config *text;  // of the text model; NULL: the same as the file's
@@ -296,6 +297,10 @@ const char *config_path(const struct config *config) {
     return config->path;
 }
 
+const char *config_member_name(const struct config *member) {
+    return member->name;
+}
+
 const char *config_text_bytes(const struct config *config, size_t *length) {
     *length = config->length;
     return config->bytes;
@@ -506,7 +511,8 @@ FALLIBLE config_each_member(const struct config *config, const char *key, config
     json_t *object = (json_t *)(uintptr_t)look_up(config->object, key); // jansson's iterators take no const
     err_t e = OK;
     for (void *at = json_object_iter(object); at && !err_is(e); at = json_object_iter_next(object, at)) {
-        struct config member = {.path = member_path(config, key, json_object_iter_key(at)), .object = json_object_iter_value(at)};
+        const char *name = json_object_iter_key(at);
+        struct config member = {.path = member_path(config, key, name), .name = name, .object = json_object_iter_value(at)};
         e = member.path ? visit(context, &member) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
         free(member.path);
     }

@@ -54,6 +54,9 @@ size_t config_object_size(const struct config *config, const char *key); // 0: n
 typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 
+// The name of a member in its object, borrowed from the file's configuration; it may contain any characters.
+const char *config_member_name(const struct config *member);
+
 // A value as text (`silu`, `true`, `2.5`, `[8, 8]`), cut to out_bytes; false: absent or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
 

@@ -1,16 +1,10 @@
 #include "expert/config/quantisation.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    KEY_MAX = 256,
-    ENTRY_MAX = 512,
-    GROUPS_MAX = 1024, // entries of config_groups; known models have one to three
-};
+enum { KEY_MAX = 256, IGNORED_MAX = 1 << 20 };
 
 // "SECTION.NAME"
 struct key {
@@ -35,65 +29,25 @@ static bool find_section(const struct config *config, struct quantisation *out) 
     return out->config != NULL;
 }
 
-// A size; -1 means all of K.
-static FALLIBLE read_size(const struct quantisation *q, const char *name, uint32_t *out) {
-    struct key key = key_of(q, name);
-    const char *const keys[] = {key.text, NULL};
-    double number;
-    bool found;
-    TRY(config_f64(q->config, keys, &number, &found));
-    if (!found) {
-        return OK;
-    }
-    if (!(number == -1 || (number >= 0 && number < (double)QUANTISATION_ALL_K)) || number != floor(number)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected an integer from 0, or -1 for all of K", config_path(q->config),
-             key.text, number);
-    }
-    *out = number == -1 ? QUANTISATION_ALL_K : (uint32_t)number;
-    return OK;
-}
+// ---- single values ----
 
-// [n, k], or "128x128".
-static FALLIBLE read_block(const struct quantisation *q, const char *name, struct quantisation_setting *out) {
-    struct key key = key_of(q, name);
-    const char *const keys[] = {key.text, NULL};
-    char text[64], n[10], k[10], end; // up to nine digits: they fit into 32 bits
-    uint32_t sizes[2] = {0, 0};
-    size_t count = 0;
-    bool found;
-    if (!config_value_text(q->config, key.text, text, sizeof text)) {
-        return OK;
-    }
-    if (sscanf(text, "%9[0-9]x%9[0-9]%c", n, k, &end) == 2) {
-        sizes[0] = (uint32_t)strtoul(n, NULL, 10);
-        sizes[1] = (uint32_t)strtoul(k, NULL, 10);
-        count = 2;
-    } else {
-        TRY(config_u32_list(q->config, keys, sizes, 2, &count, &found));
-    }
-    if (count != 2 || sizes[0] == 0 || sizes[1] == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: expected two positive integers", config_path(q->config), key.text, text);
-    }
-    out->block_n = sizes[0];
-    out->block_k = sizes[1];
-    return OK;
-}
-
-static FALLIBLE read_text(const struct quantisation *q, const char *name, char *out, size_t bytes) {
-    struct key key = key_of(q, name);
+static FALLIBLE read_method(struct quantisation *q) {
+    struct key key = key_of(q, "quant_method");
     const char *const keys[] = {key.text, NULL};
     const char *text = "";
     bool found;
     TRY(config_string(q->config, keys, &text, &found));
-    snprintf(out, bytes, "%s", found ? text : "");
+    snprintf(q->method, sizeof q->method, "%s", text);
     return OK;
 }
 
-static FALLIBLE read_flag(const struct quantisation *q, const char *name, bool *out) {
-    struct key key = key_of(q, name);
-    const char *const keys[] = {key.text, NULL};
-    bool found;
-    return config_bool(q->config, keys, out, &found);
+// AutoRound.
+static void read_packing(struct quantisation *q) {
+    struct key packing = key_of(q, "packing_format"), backend = key_of(q, "backend");
+    bool auto_round = strstr(q->method, "auto-round") || strstr(q->method, "auto_round");
+    if (auto_round && !config_value_text(q->config, packing.text, q->packing, sizeof q->packing)) {
+        (void)config_value_text(q->config, backend.text, q->packing, sizeof q->packing);
+    }
 }
 
 // The key must be absent or have this value.
@@ -107,177 +61,212 @@ static FALLIBLE expect_text(const struct quantisation *q, const char *name, cons
     return OK;
 }
 
-static FALLIBLE read_strategy(const struct quantisation *q, const char *name, struct quantisation_setting *out) {
-    char strategy[32];
-    TRY(read_text(q, name, strategy, sizeof strategy));
-    if (strcmp(strategy, "channel") == 0 || strcmp(strategy, "tensor") == 0) {
-        out->group_k = QUANTISATION_ALL_K;
+// ---- the form of GPTQ's zero points ----
+
+// GPTQModel writes checkpoint_format and reads format too, AutoRound has packing_format.
+struct form {
+    const char *key, *value;
+    bool as_is;
+};
+static const struct form FORMS[] = {
+    {"checkpoint_format", "gptq", false},
+    {"checkpoint_format", "gptq_v2", true},
+    {"format", "gptq", false},
+    {"format", "gptq_v2", true},
+    {"packing_format", "auto_round:auto_gptq", false},
+    {"packing_format", "auto_round:gptqmodel", true},
+    {"packing_format", "auto_round", true},
+    {"packing_format", "auto_round:exllamav2", true},
+    {"packing_format", "auto_round:tritonv2", true},
+    {"backend", "auto_round:exllamav2", true}, // older name of packing_format
+    {"backend", "auto_round:tritonv2", true},
+};
+enum { FORM_COUNT = sizeof FORMS / sizeof *FORMS };
+
+static FALLIBLE read_form(struct quantisation *q) {
+    const struct form *first = NULL;
+    for (size_t i = 0; i < FORM_COUNT; i++) {
+        const struct form *form = &FORMS[i];
+        struct key key = key_of(q, form->key);
+        char text[64];
+        if (!config_value_text(q->config, key.text, text, sizeof text) || strcasecmp(text, form->value) != 0) {
+            continue;
+        }
+        if (first && first->as_is != form->as_is) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s.%s is %s, but %s.%s is %s: the two give the stored zero points different meanings; remove the wrong one",
+                 config_path(q->config), q->section, first->key, first->value, q->section, form->key, form->value);
+        }
+        first = first ? first : form;
     }
+    q->zero_points_are_stored_as_is = first && first->as_is;
+    q->form_key = first ? first->key : NULL;
     return OK;
 }
 
-// A member of config_groups. Groups that have only activations are ignored.
-static err_t read_group(void *context, const struct config *group) {
-    struct quantisation *q = context;
-    const struct quantisation weights = {.config = group, .section = "weights"};
-    if (config_object_size(group, weights.section) == 0) {
-        return OK;
-    }
-    if (q->count == QUANTISATION_SETTINGS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: more than %d groups have weights, which is not supported", config_path(group),
-             QUANTISATION_SETTINGS_MAX);
-    }
-    struct quantisation_setting *setting = &q->settings[q->count++];
-    TRY(read_size(&weights, "num_bits", &setting->bits));
-    TRY(read_size(&weights, "group_size", &setting->group_k));
-    TRY(read_block(&weights, "block_structure", setting));
-    return read_strategy(&weights, "strategy", setting);
-}
-
-// compressed-tensors and ModelOpt.
-static FALLIBLE read_groups(struct quantisation *q) {
-    struct key groups = key_of(q, "config_groups");
-    size_t count = config_object_size(q->config, groups.text);
-    if (count > GROUPS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu groups, more than %d: the file may be damaged, download it again",
-             config_path(q->config), groups.text, count, GROUPS_MAX);
-    }
-    return config_each_member(q->config, groups.text, read_group, q);
-}
-
-static FALLIBLE read_section_sizes(struct quantisation *q) {
-    struct quantisation_setting setting = {0};
-    TRY(read_size(q, "bits", &setting.bits));
-    TRY(read_size(q, "group_size", &setting.group_k));
-    TRY(read_block(q, "weight_block_size", &setting));
-    bool specified = setting.bits || setting.group_k || setting.block_n;
-    struct key dynamic = key_of(q, "dynamic");
-    bool varies = config_object_size(q->config, dynamic.text) > 0; // GPTQModel: some modules have other sizes
-    if (specified && !varies) {
-        q->settings[q->count++] = setting;
+static FALLIBLE refuse_other_forms(const struct quantisation *q) {
+    static const char *const KEYS[] = {"checkpoint_format", "format"};
+    for (size_t i = 0; i < 2; i++) {
+        struct key key = key_of(q, KEYS[i]);
+        char text[64];
+        if (config_value_text(q->config, key.text, text, sizeof text) && strcasecmp(text, "gptq") != 0 &&
+            strcasecmp(text, "gptq_v2") != 0) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, whose layout of tensors is not supported: expected gptq or gptq_v2",
+                 config_path(q->config), key.text, text);
+        }
     }
     return OK;
 }
 
 static FALLIBLE read_gptq(struct quantisation *q) {
-    char form[32];
-    TRY(read_text(q, "checkpoint_format", form, sizeof form));
-    q->zero_points_are_stored_as_is = strcmp(form, "gptq_v2") == 0;
-    if (!q->zero_points_are_stored_as_is) {
-        TRY(expect_text(q, "checkpoint_format", "gptq"));
-    }
+    struct key top = key_of(q, "static_groups"), meta = key_of(q, "meta.static_groups");
+    const char *const keys[] = {top.text, meta.text, NULL};
+    bool found;
+    TRY(refuse_other_forms(q));
     TRY(expect_text(q, "pack_dtype", "int32"));
-    return read_flag(q, "desc_act", &q->in_activation_order);
+    return config_bool(q->config, keys, &q->static_groups, &found);
+}
+
+// ---- modules that are not quantised ----
+
+static FALLIBLE add_ignored(struct quantisation *q, const char *entry) {
+    struct name_pattern *grown = realloc(q->ignored, (q->ignored_count + 1) * sizeof *grown);
+    if (!grown) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu names of modules", q->ignored_count + 1);
+    }
+    q->ignored = grown;
+    bool expression = strncmp(entry, "re:", 3) == 0, glob = strpbrk(entry, "*?[") != NULL;
+    err_t e = name_pattern_init(&grown[q->ignored_count],
+                                expression ? NAME_START
+                                : glob     ? NAME_GLOB
+                                           : NAME_COMPONENTS,
+                                expression ? entry + 3 : entry);
+    q->ignored_count += !err_is(e); // the list only explains plain tensors, so that an entry that is not valid does no harm
+    return OK;
+}
+
+static FALLIBLE read_ignored(struct quantisation *q) {
+    static const char *const LISTS[] = {"modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude"};
+    for (size_t l = 0; l < sizeof LISTS / sizeof *LISTS; l++) {
+        struct key key = key_of(q, LISTS[l]);
+        const char *const keys[] = {key.text, NULL};
+        size_t count = config_list_length(q->config, key.text);
+        for (size_t i = 0; i < count && q->ignored_count < IGNORED_MAX; i++) {
+            const char *entry;
+            bool found;
+            if (!err_is(config_string_at(q->config, keys, i, &entry, &found)) && found) {
+                TRY(add_ignored(q, entry));
+            }
+        }
+    }
+    return OK;
+}
+
+// ---- the section ----
+
+static FALLIBLE read_base(struct quantisation *q) {
+    struct key quark = key_of(q, "global_quant_config.weight");
+    const char *object = config_object_size(q->config, quark.text) > 0 ? quark.text : q->section;
+    return quantisation_read_setting(q->config, object, object, &q->texts, &q->base);
+}
+
+static FALLIBLE read_section(struct quantisation *q) {
+    TRY(read_method(q));
+    read_packing(q);
+    struct key transform = key_of(q, "transform_config.config_groups");
+    if (config_object_size(q->config, transform.text) > 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s rotates the inputs and outputs of the experts, which is not supported",
+             config_path(q->config), transform.text);
+    }
+    if (strcmp(q->method, "awq") == 0) {
+        TRY(expect_text(q, "version", "gemm"));
+    }
+    if (strcmp(q->method, "gptq") == 0) {
+        TRY(read_gptq(q));
+    }
+    TRY(read_form(q));
+    TRY(read_base(q));
+    TRY(quantisation_read_overrides(q->config, q->section, &q->overrides));
+    return read_ignored(q);
+}
+
+bool quantisation_names(const struct quantisation *q, const char *family) {
+    return strstr(q->packing[0] ? q->packing : q->method, family) != NULL;
 }
 
 FALLIBLE quantisation_read(const struct config *config, struct quantisation *out) {
     *out = (struct quantisation){0};
-    if (!find_section(config, out)) {
-        return OK;
+    err_t e = find_section(config, out) ? read_section(out) : OK;
+    out->is_read = true;
+    if (err_is(e)) {
+        quantisation_deinit(out);
     }
-    TRY(read_text(out, "quant_method", out->method, sizeof out->method));
-    struct key transform = key_of(out, "transform_config.config_groups");
-    if (config_object_size(out->config, transform.text) > 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s rotates the inputs and outputs of the experts, which is not supported",
-             config_path(out->config), transform.text);
-    }
-    if (strcmp(out->method, "awq") == 0) {
-        TRY(expect_text(out, "version", "gemm"));
-    }
-    if (strcmp(out->method, "gptq") == 0) {
-        TRY(read_gptq(out));
-    }
-    TRY(read_section_sizes(out));
-    return out->count ? OK : read_groups(out);
+    return e;
 }
 
-// ---- modules left out ----
-
-// Glob match: '*' matches any run of characters, '?' any one. Backtracks only to the last '*'.
-static bool matches(const char *pattern, const char *name) {
-    const char *star = NULL, *from = NULL;
-    while (*name) {
-        if (*pattern == '*') {
-            star = pattern++;
-            from = name;
-        } else if (*pattern == '?' || *pattern == *name) {
-            pattern++;
-            name++;
-        } else if (star) {
-            pattern = star + 1;
-            name = ++from;
-        } else {
-            return false;
-        }
+void quantisation_deinit(struct quantisation *q) {
+    quantisation_overrides_deinit(&q->overrides);
+    for (size_t i = 0; i < q->ignored_count; i++) {
+        name_pattern_deinit(&q->ignored[i]);
     }
-    return pattern[strspn(pattern, "*")] == '\0';
+    free(q->ignored);
+    quantisation_texts_deinit(&q->texts);
+    *q = (struct quantisation){0};
 }
 
-// Converts a regular expression to a glob pattern, anchored at its beginning like Python's re.match; false: not convertible.
-static bool pattern_of_expression(const char *expression, char out[ENTRY_MAX]) {
-    size_t used = 0;
-    expression += *expression == '^';
-    for (; *expression && used < ENTRY_MAX - 2; used++) {
-        if (expression[0] == '$' && expression[1] == '\0') {
-            out[used] = '\0';
-            return true;
-        }
-        if (expression[0] == '\\' && expression[1] == '.') {
-            out[used] = '.';
-            expression += 2;
-        } else if (expression[0] == '.') {
-            out[used] = expression[1] == '*' ? '*' : '?';
-            expression += expression[1] == '*' ? 2 : 1;
-        } else if (strchr("\\^$*+?()[]{}|", *expression)) {
-            return false;
-        } else {
-            out[used] = *expression++;
+// ---- one module ----
+
+static void add_candidate(const struct quantisation *q, const struct quantisation_override *override,
+                          struct quantisation_candidates *out) {
+    struct quantisation_setting setting = q->base;
+    quantisation_lay_over(&setting, &override->setting);
+    for (size_t i = 0; i < out->count; i++) {
+        if (quantisation_same_setting(&out->at[i], &setting)) {
+            return;
         }
     }
-    out[used] = '*';
-    out[used + 1] = '\0';
-    return *expression == '\0';
+    if (out->count < QUANTISATION_CANDIDATES_MAX) {
+        out->at[out->count++] = setting;
+    }
 }
 
-// Is the entry the module's name, or a run of its components ("mlp.experts")?
-static bool names_module(const char *entry, const char *module) {
-    size_t length = strlen(entry);
-    for (const char *at = length ? strstr(module, entry) : NULL; at; at = strstr(at + 1, entry)) {
-        bool begins = at == module || at[-1] == '.';
-        if (begins && (at[length] == '\0' || at[length] == '.')) {
-            return true;
+FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module, struct quantisation_candidates *out) {
+    const struct quantisation_override *chosen = NULL; // not of a group
+    bool groups = false, in_group = false;
+    *out = (struct quantisation_candidates){0};
+    for (size_t i = 0; i < q->overrides.count; i++) {
+        const struct quantisation_override *override = &q->overrides.at[i];
+        bool matches;
+        TRY(quantisation_override_matches(override, module, &matches));
+        groups |= override->of_group;
+        in_group |= override->of_group && matches;
+        if (matches && override->of_group) {
+            add_candidate(q, override, out);
+        } else if (matches && (!chosen || (override->exact && !chosen->exact))) {
+            chosen = override;
         }
     }
-    return false;
+    if (chosen && !chosen->excludes) {
+        add_candidate(q, chosen, out);
+    }
+    out->in_no_group = groups && !in_group;
+    if (out->count == 0) {
+        out->at[out->count++] = q->base;
+    }
+    return OK;
 }
 
-static bool leaves_out(const char *entry, const char *module) {
-    char pattern[ENTRY_MAX];
-    if (strlen(entry) > ENTRY_MAX - 8) {
-        return false;
-    }
-    if (strncmp(entry, "re:", 3) == 0) {
-        return pattern_of_expression(entry + 3, pattern) && matches(pattern, module);
-    }
-    if (strchr(entry, '*')) {
-        snprintf(pattern, sizeof pattern, "%s.*", entry);
-        return matches(entry, module) || matches(pattern, module);
-    }
-    return names_module(entry, module);
-}
-
-bool quantisation_leaves_out(const struct quantisation *q, const char *module, const char **entry) {
-    static const char *const LISTS[] = {"modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules"};
-    for (size_t l = 0; q->config && l < sizeof LISTS / sizeof *LISTS; l++) {
-        struct key key = key_of(q, LISTS[l]);
-        const char *const keys[] = {key.text, NULL};
-        size_t count = config_list_length(q->config, key.text);
-        for (size_t i = 0; i < count; i++) {
-            bool found;
-            if (!err_is(config_string_at(q->config, keys, i, entry, &found)) && found && leaves_out(*entry, module)) {
-                return true;
-            }
+FALLIBLE quantisation_leaves_out(const struct quantisation *q, const char *module, bool *is, const char **entry) {
+    *is = false;
+    for (size_t i = 0; i < q->overrides.count && !*is; i++) {
+        if (q->overrides.at[i].excludes) {
+            TRY(quantisation_override_matches(&q->overrides.at[i], module, is));
+            *entry = q->overrides.at[i].path;
         }
     }
-    return false;
+    for (size_t i = 0; i < q->ignored_count && !*is; i++) {
+        TRY(name_pattern_matches(&q->ignored[i], module, is));
+        *entry = q->ignored[i].text;
+    }
+    return OK;
 }

@@ -1,6 +1,6 @@
 // The section of config.json that describes the quantisation of the weights: the method, the weights that share a scale, and the
-// modules that are not quantised. The tensors determine the format (quantised/quantised_tensors.h), which is then compared with
-// this section. Reads an open configuration; any thread. Private to expert/.
+// modules that differ. The tensors determine the format (quantised/quantised_tensors.h), which is then compared with this section.
+// Reads an open configuration, which must outlive it; immutable after reading; any thread. Private to expert/.
 #ifndef EXPERTD_EXPERT_CONFIG_QUANTISATION_H
 #define EXPERTD_EXPERT_CONFIG_QUANTISATION_H
 
@@ -10,33 +10,49 @@
 
 #include "base/err.h"
 #include "expert/config/config.h"
+#include "expert/config/name_pattern.h"
+#include "expert/config/quantisation_overrides.h"
+#include "expert/config/quantisation_setting.h"
 
-enum { QUANTISATION_SETTINGS_MAX = 8, QUANTISATION_METHOD_MAX = 64 };
-#define QUANTISATION_ALL_K UINT32_MAX
-
-// The sizes for a group of modules; 0: not specified.
-struct quantisation_setting {
-    uint32_t bits;
-    uint32_t group_k;          // number of consecutive k that share a scale; QUANTISATION_ALL_K: all
-    uint32_t block_n, block_k; // size of a block of weights that share a scale
-};
+enum { QUANTISATION_METHOD_MAX = 64, QUANTISATION_CANDIDATES_MAX = 8 };
 
 struct quantisation {
+    bool is_read;
     const struct config *config;          // NULL: config.json has no such section
     const char *section;                  // "quantization_config"
     char method[QUANTISATION_METHOD_MAX]; // quant_method; "": not specified
-    struct quantisation_setting settings[QUANTISATION_SETTINGS_MAX];
-    size_t count;                      // number of settings; 0: none is specified
+    char
+        packing[QUANTISATION_METHOD_MAX]; // AutoRound's packing_format, or its older name backend: "auto_round:auto_gptq"; "": none
+    struct quantisation_setting base;     // of modules without an override
+    struct quantisation_overrides overrides;
+    struct name_pattern *ignored; // modules that are not quantised
+    size_t ignored_count;
+    struct quantisation_texts texts;
     bool zero_points_are_stored_as_is; // GPTQ's second form, gptq_v2; the first stores zero points minus one
-    bool in_activation_order;          // GPTQ's desc_act: g_idx maps each k to its scale
+    const char *form_key;              // the key that says the form; NULL: none
+    bool static_groups;                // GPTQ's groups are consecutive although k was quantised in another order
 };
 
-// EXPERTD_ERR_CHECKPOINT names a key of the wrong type, a value that gives the tensors a meaning that is not supported, or more
-// than QUANTISATION_SETTINGS_MAX settings.
+// EXPERTD_ERR_CHECKPOINT names a key of the wrong type, a value that gives the tensors a meaning that is not supported, keys that
+// contradict each other, or an expression that is not valid. On success `out` is to be closed by quantisation_deinit.
 FALLIBLE quantisation_read(const struct config *config, struct quantisation *out);
+void quantisation_deinit(struct quantisation *quantisation); // legal on a zeroed struct
 
-// Does config.json exclude the module ("model.layers.3.mlp.experts.0.up_proj") from quantisation? *entry: the matching list entry,
-// borrowed. A regular expression may use no operators except '.', ".*", '^' and '$'; other expressions match nothing.
-bool quantisation_leaves_out(const struct quantisation *quantisation, const char *module, const char **entry);
+// Do packing_format or quant_method name the family "awq" or "gptq"? A packing_format takes precedence.
+bool quantisation_names(const struct quantisation *quantisation, const char *family);
+
+// The settings that config.json gives a module ("model.layers.3.mlp.experts.0.up_proj"). Several groups of config_groups may name a
+// module: then the shapes of its tensors decide.
+struct quantisation_candidates {
+    struct quantisation_setting at[QUANTISATION_CANDIDATES_MAX]; // different; [0] exists
+    size_t count;
+    bool in_no_group; // config_groups has groups, and none of them names the module: at[0] is the base
+};
+
+// Each setting is the section's with the override laid over it. EXPERTD_ERR_CHECKPOINT: an expression takes too many steps.
+FALLIBLE quantisation_of_module(const struct quantisation *quantisation, const char *module, struct quantisation_candidates *out);
+
+// Does config.json exclude the module from quantisation? *entry: the text that does, borrowed.
+FALLIBLE quantisation_leaves_out(const struct quantisation *quantisation, const char *module, bool *is, const char **entry);
 
 #endif

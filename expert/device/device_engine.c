@@ -46,12 +46,15 @@ static FALLIBLE find_variants(const struct device_engine *d) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         const struct layer_params *p = &layer->params;
-        struct device_network_shape experts = {p->hidden_size, p->intermediate_size, layer->shape.matrix[EXPERT_UP].format,
-                                               layer->shape.matrix[EXPERT_DOWN].format, layer->ordered};
         struct device_network_shape shared = {p->hidden_size, p->shared_intermediate_size, layer->shared.up.format,
                                               layer->shared.down.format, layer->ordered};
         struct layer_variants *out = &d->variants[i];
-        TRY_IN(device_variants_of(device, &experts, dtype, d->devices->forced, &out->experts), "layer %u", p->layer);
+        for (uint32_t s = 0; s < layer->shapes.count; s++) {
+            const struct expertd_packed_weights *matrix = layer->shapes.all[s].matrix;
+            struct device_network_shape experts = {p->hidden_size, p->intermediate_size, matrix[EXPERT_UP].format,
+                                                   matrix[EXPERT_DOWN].format, layer->ordered};
+            TRY_IN(device_variants_of(device, &experts, dtype, d->devices->forced, &out->experts[s]), "layer %u", p->layer);
+        }
         if (shared_has_expert(p->shared)) {
             TRY_IN(device_variants_of(device, &shared, dtype, d->devices->forced, &out->shared), "layer %u", p->layer);
         }
@@ -125,8 +128,9 @@ static FALLIBLE open(struct engine *engine, const struct engine_options *options
     d->devices = options->devices;
     d->weights = options->weights;
     d->variants = calloc(engine->model->num_layers, sizeof *d->variants);
-    d->first_tile = calloc(engine->model->ranks + 1, sizeof *d->first_tile);
-    d->variant = calloc(engine->model->ranks, sizeof *d->variant);
+    size_t places = (size_t)engine->model->ranks * EXPERT_SHAPES_MAX;
+    d->first_tile = calloc(places + 1, sizeof *d->first_tile);
+    d->variant = calloc(places, sizeof *d->variant);
     if (!d->variants || !d->first_tile || !d->variant) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine on devices");
     }
@@ -182,11 +186,16 @@ static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX,
               "device_variants_text writes up to DEVICE_VARIANTS_TEXT_MAX bytes");
 
 static const char *variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
-    return device_variants_text(&engine->device->variants[layer].experts, text);
+    const struct layer_variants *of = &engine->device->variants[layer];
+    struct expertd_device_variants all = of->experts[0];
+    for (uint32_t s = 1; s < engine->model->layers[layer].shapes.count; s++) {
+        all.equal |= of->experts[s].equal;
+    }
+    return device_variants_text(&all, text);
 }
 
 static void move_free_slots(const struct engine *engine, size_t layer, uint32_t *free_slots) {
-    device_moves_free_slots(engine->device->weights, layer, engine->model->ranks, free_slots);
+    device_moves_free_slots(engine->device->weights, layer, engine->model, free_slots);
 }
 
 static FALLIBLE move_prepare(struct engine *engine, size_t layer, const struct shards *from, struct shards *to) {

@@ -5,8 +5,8 @@
 
 #include "expert/device/device_weights.h"
 
-// Free slots of each rank, [ranks].
-void device_moves_free_slots(const struct device_weights *weights, size_t layer, uint32_t ranks, uint32_t *free_slots);
+// Free slots of each rank, [model->ranks]: the number of experts, of whatever shapes, that it can certainly take.
+void device_moves_free_slots(const struct device_weights *weights, size_t layer, const struct model *model, uint32_t *free_slots);
 
 // Copies the experts that `to` adds to `from`, which is in force, into free slots and sets to->device_slots. EXPERTD_ERR_NOMEM: no
 // free slot; EXPERTD_ERR_IO: a copy's digest differs; EXPERTD_ERR_SHARD_LOST: a device failed. On error the slots are free again.

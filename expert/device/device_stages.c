@@ -164,23 +164,48 @@ static FALLIBLE project(struct batch *b) {
 
 // ---- dispatch
 
-// Cuts the rows of each rank's experts into tiles of the variant that computes them. Each rank numbers its rows from 0.
-static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) {
-    struct device_engine *d = b->engine->device;
-    uint32_t count = 0, ranks = b->shards->placement->ranks;
-    for (uint32_t rank = 0; rank < ranks; rank++) {
-        struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
-        d->variant[rank] = device_variant_for(&variants_of(b)->experts, plan.group_sizes, plan.num_actual_groups);
-        d->first_tile[rank] = count;
-        count +=
-            device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]), tiles + count);
-        // The plan numbers a rank's experts in placement order; on the device each has its slot.
-        const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
-        for (uint32_t i = d->first_tile[rank]; i < count; i++) {
-            tiles[i].group = slots[tiles[i].group];
+// Cuts the rows of a rank's experts of one shape into tiles. The plan numbers a rank's experts in placement order; on the device
+// each has its slot. Returns the number of tiles.
+static uint32_t cut_shape(const struct shards *shards, const struct plan_rank *plan, uint32_t rank, uint32_t shape,
+                          uint32_t tile_rows, struct expertd_device_tile *tiles) {
+    const uint32_t first = shards->placement->rank_first[rank];
+    uint32_t count = 0, row = 0;
+    for (uint32_t run = shards->rank_runs[rank]; run < shards->rank_runs[rank + 1]; run++) {
+        uint32_t slot = shards->run_first[run], groups = shards->run_first[run + 1] - slot;
+        const int32_t *sizes = plan->group_sizes + (slot - first);
+        if (shards_run_shape(shards, run) == shape) {
+            uint32_t cut = device_cut_tiles(sizes, groups, row, tile_rows, tiles + count);
+            for (uint32_t i = count; i < count + cut; i++) {
+                tiles[i].group = shards->device_slots[slot + tiles[i].group];
+                tiles[i].span += count;
+            }
+            count += cut;
+        }
+        for (uint32_t g = 0; g < groups; g++) {
+            row += (uint32_t)sizes[g];
         }
     }
-    d->first_tile[ranks] = count;
+    return count;
+}
+
+// Cuts the rows of each rank's experts into tiles of the variant that computes them: rank by rank, and within a rank shape by
+// shape. Each rank numbers its rows from 0.
+static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) {
+    struct device_engine *d = b->engine->device;
+    const uint32_t ranks = b->shards->placement->ranks, shapes = b->layer->shapes.count;
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
+        for (uint32_t shape = 0; shape < shapes; shape++) {
+            const uint32_t place = device_place(layer_of(b), rank, shape);
+            enum expertd_device_variant variant =
+                device_variant_for(&variants_of(b)->experts[shape], plan.group_sizes, plan.num_actual_groups);
+            d->variant[place] = variant;
+            d->first_tile[place] = count;
+            count += cut_shape(b->shards, &plan, rank, shape, device_variant_rows(variant), tiles + count);
+        }
+    }
+    d->first_tile[ranks * shapes] = count;
 }
 
 static uint32_t device_of(const struct batch *b, uint32_t rank) {
@@ -193,7 +218,7 @@ static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
     while (rank < b->shards->placement->ranks && device_of(b, rank) < device) {
         rank++;
     }
-    return b->engine->device->first_tile[rank];
+    return b->engine->device->first_tile[device_place(layer_of(b), rank, 0)];
 }
 
 // Fills the host's message, except the ids and weights, which route has written already.
@@ -308,32 +333,41 @@ static const struct expertd_device_tile *tiles_on(const struct batch *b, uint32_
     return device > 0 ? b->engine->device->scratch[device].tiles : device_side_message(b).tiles;
 }
 
-static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
+// The experts of one shape of a rank.
+static FALLIBLE shape_experts(const struct batch *b, uint32_t rank, const struct exchange_work *work, uint32_t shape) {
     const struct device_engine *d = b->engine->device;
     const struct layer_params *p = &b->layer->params;
-    uint32_t device = device_of(b, rank), first = d->first_tile[rank], tiles = d->first_tile[rank + 1] - first;
-    struct exchange_work work;
-    TRY(exchange_inbox(b->engine->exchange, rank, &work));
+    uint32_t device = device_of(b, rank), place = device_place(layer_of(b), rank, shape);
+    uint32_t first = d->first_tile[place], tiles = d->first_tile[place + 1] - first;
     if (tiles == 0) {
         return OK;
     }
     struct network network = {
         .device = device,
-        .weights = &layer_of(b)->ranks[rank],
+        .weights = &layer_of(b)->places[place],
         .activation = &p->activation,
         .width = p->intermediate_size,
         .rows = {.dtype = dtype_of(b),
-                 .data = work.hidden,
-                 .stride = work.hidden_stride,
-                 .index = work.hidden_rows,
-                 .variant = d->variant[rank],
+                 .data = work->hidden,
+                 .stride = work->hidden_stride,
+                 .index = work->hidden_rows,
+                 .variant = d->variant[place],
                  .tiles = tiles_on(b, device) + first,
                  .tile_count = tiles,
-                 .rows = (uint32_t)work.plan.rows},
+                 .rows = (uint32_t)work->plan.rows},
         .inner = d->scratch[device].inner,
-        .results = work.results,
+        .results = work->results,
     };
     return run_network(b, &network);
+}
+
+static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
+    struct exchange_work work;
+    TRY(exchange_inbox(b->engine->exchange, rank, &work));
+    for (uint32_t shape = 0; shape < b->layer->shapes.count; shape++) {
+        TRY(shape_experts(b, rank, &work, shape));
+    }
+    return OK;
 }
 
 static FALLIBLE experts(struct batch *b) {

@@ -20,11 +20,21 @@ static bool same_format(const struct expertd_packed_weights *a, const struct exp
     return expertd_quantised_format_equal(f, g);
 }
 
-// Refuses layers that devices cannot compute. One kernel multiplies gate and up, so they need one format; all rows have width H.
+// One kernel multiplies gate and up, so they need one format.
+static bool gate_differs(const struct model_layer *layer) {
+    const struct expertd_packed_weights *shared = &layer->shared.gate;
+    bool differs = shared->data && !same_format(shared, &layer->shared.up);
+    for (uint32_t s = 0; s < layer->shapes.count; s++) {
+        const struct expertd_packed_weights *matrix = layer->shapes.all[s].matrix;
+        differs = differs || (matrix[EXPERT_GATE].group_bytes > 0 && !same_format(&matrix[EXPERT_GATE], &matrix[EXPERT_UP]));
+    }
+    return differs;
+}
+
+// Refuses layers that devices cannot compute. All rows have width H.
 static FALLIBLE check_layers(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
-        const struct expertd_packed_weights *gate = &layer->shape.matrix[EXPERT_GATE], *shared = &layer->shared.gate;
         if (layer->params.latent_size > 0) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
                  "layer %u: GPUs do not compute latent experts (rows of %u, not of %u): serve them with --device cpu",
@@ -34,12 +44,11 @@ static FALLIBLE check_layers(const struct model *model) {
             FAIL(EXPERTD_ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
                  layer->params.layer);
         }
-        bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
-        if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
+        if (gate_differs(layer)) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
-                 "layer %u: gate_proj and up_proj have different quantised formats, which GPUs do not compute: serve them with "
-                 "--widen, or with --device cpu",
-                 layer->params.layer);
+                 "layer %u: gate_proj and up_proj of an expert have different formats, which GPUs do not compute (the routed "
+                 "experts are %s): serve them with --widen, or with --device cpu",
+                 layer->params.layer, layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype));
         }
     }
     return OK;
@@ -49,26 +58,49 @@ static uint32_t device_of(const struct device_weights *w, const struct model *mo
     return expertd_device_of_rank(w->options.devices, model->ranks, rank);
 }
 
-static uint32_t held_by(const struct model_layer *layer, uint32_t rank) {
-    const uint32_t *first = layer->in_force->shards->placement->rank_first;
-    return first[rank + 1] - first[rank];
+// The number of experts of a shape that the rank holds.
+static uint32_t held_by(const struct model_layer *layer, uint32_t rank, uint32_t shape) {
+    const struct shards *shards = layer->in_force->shards;
+    uint32_t held = 0;
+    for (uint32_t run = shards->rank_runs[rank]; run < shards->rank_runs[rank + 1]; run++) {
+        held += shards_run_shape(shards, run) == shape ? shards->run_first[run + 1] - shards->run_first[run] : 0;
+    }
+    return held;
 }
 
-// The spare slots of each rank of a device, in every layer: as many as fit into spare_bytes.
+// Of one slot for each shape.
+static uint64_t slot_bytes(const struct model_layer *layer) {
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < layer->shapes.count; s++) {
+        bytes += device_slot_bytes(&layer->shapes.all[s]);
+    }
+    return bytes;
+}
+
+// The spare slots of each rank of a device, in every layer, for each shape: as many as fit into spare_bytes.
 static uint32_t spare_slots(const struct device_weights *w, const struct model *model, uint32_t device) {
     uint64_t of_one = 0;
     for (size_t i = 0; i < model->num_layers; i++) {
         for (uint32_t rank = 0; rank < model->ranks; rank++) {
-            of_one += device_of(w, model, rank) == device ? device_slot_bytes(&model->layers[i].shape) : 0;
+            of_one += device_of(w, model, rank) == device ? slot_bytes(&model->layers[i]) : 0;
         }
     }
     uint64_t slots = of_one && model->ranks > 1 ? w->options.spare_bytes / of_one : 0;
     return slots < model->max_experts ? (uint32_t)slots : model->max_experts;
 }
 
-static uint32_t slots_of(const struct model_layer *layer, uint32_t rank, uint32_t spare) {
-    uint32_t slots = held_by(layer, rank) + spare;
-    return slots < layer->params.num_experts ? slots : layer->params.num_experts;
+static uint32_t slots_of(const struct model_layer *layer, uint32_t rank, uint32_t shape, uint32_t spare) {
+    uint32_t slots = held_by(layer, rank, shape) + spare,
+             most = expert_shapes_experts(&layer->shapes, layer->params.num_experts, shape);
+    return slots < most ? slots : most;
+}
+
+static void lay_out_rank(struct device_pool *pool, const struct model_layer *layer, uint32_t rank, uint32_t spare,
+                         struct device_layer *out) {
+    for (uint32_t s = 0; s < out->shapes; s++) {
+        device_experts_lay_out(pool, &layer->shapes.all[s], slots_of(layer, rank, s, spare),
+                               &out->places[device_place(out, rank, s)]);
+    }
 }
 
 static void *take_vector(struct device_pool *pool, const float *vector, size_t count) {
@@ -107,7 +139,7 @@ static void lay_out(struct device_weights *w, const struct model *model, uint32_
         struct device_layer *out = &w->layers[i];
         for (uint32_t rank = 0; rank < model->ranks; rank++) {
             if (device_of(w, model, rank) == device) {
-                device_experts_lay_out(pool, &layer->shape, slots_of(layer, rank, spare), &out->ranks[rank]);
+                lay_out_rank(pool, layer, rank, spare, out);
             }
         }
         if (device == 0) {
@@ -161,46 +193,56 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
     return OK;
 }
 
-static FALLIBLE make_tables(struct device_weights *w, const struct model *model) {
-    w->num_layers = model->num_layers;
-    w->layers = calloc(model->num_layers, sizeof *w->layers);
-    for (size_t i = 0; w->layers && i < model->num_layers; i++) {
-        w->layers[i].ranks = calloc(model->ranks, sizeof *w->layers[i].ranks);
-        w->layers[i].taken = calloc(model->ranks, sizeof *w->layers[i].taken);
-        if (!w->layers[i].ranks || !w->layers[i].taken) {
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
-        }
-        w->layers[i].taken[0] = calloc(model->ranks, model->layers[i].params.num_experts);
-        if (!w->layers[i].taken[0]) {
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
-        }
-        for (uint32_t rank = 1; rank < model->ranks; rank++) {
-            w->layers[i].taken[rank] = w->layers[i].taken[rank - 1] + model->layers[i].params.num_experts;
-        }
-    }
-    if (!w->layers) {
+static FALLIBLE make_table(struct device_layer *layer, const struct model_layer *from, uint32_t ranks) {
+    uint32_t places = ranks * from->shapes.count;
+    layer->shapes = from->shapes.count;
+    layer->places = calloc(places, sizeof *layer->places);
+    layer->taken = calloc(places, sizeof *layer->taken);
+    unsigned char *taken = calloc(places, from->params.num_experts);
+    if (!layer->places || !layer->taken || !taken) {
+        free(taken);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
+    }
+    for (uint32_t p = 0; p < places; p++) {
+        layer->taken[p] = taken + (size_t)p * from->params.num_experts;
     }
     return OK;
 }
 
-// Initially a rank's slots are in the order of its experts.
+static FALLIBLE make_tables(struct device_weights *w, const struct model *model) {
+    w->num_layers = model->num_layers;
+    w->layers = calloc(model->num_layers, sizeof *w->layers);
+    if (!w->layers) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
+    }
+    for (size_t i = 0; i < model->num_layers; i++) {
+        TRY(make_table(&w->layers[i], &model->layers[i], model->ranks));
+    }
+    return OK;
+}
+
+// Initially a rank's slots for a shape are in the order of its experts.
+static void number_rank(struct shards *shards, uint32_t rank, struct device_layer *layer) {
+    uint32_t next[EXPERT_SHAPES_MAX] = {0};
+    for (uint32_t run = shards->rank_runs[rank]; run < shards->rank_runs[rank + 1]; run++) {
+        uint32_t shape = shards_run_shape(shards, run);
+        for (uint32_t s = shards->run_first[run]; s < shards->run_first[run + 1]; s++) {
+            shards->device_slots[s] = next[shape]++;
+            layer->taken[device_place(layer, rank, shape)][shards->device_slots[s]] = 1;
+        }
+    }
+}
+
 static FALLIBLE number_slots(struct device_weights *w, const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         struct shards *shards = model->layers[i].in_force->shards; // no other thread has the model yet
-        const struct placement *placement = shards->placement;
         free(shards->device_slots);
-        shards->device_slots = calloc(placement->copies, sizeof *shards->device_slots);
+        shards->device_slots = calloc(shards->placement->copies, sizeof *shards->device_slots);
         if (!shards->device_slots) {
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for the slots of %u experts", placement->copies);
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for the slots of %u experts", shards->placement->copies);
         }
-        for (uint32_t rank = 0; rank < placement->ranks; rank++) {
-            unsigned char *taken = w->layers[i].taken[rank];
-            INVARIANT(taken != NULL);
-            for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
-                shards->device_slots[s] = s - placement->rank_first[rank];
-                taken[shards->device_slots[s]] = 1;
-            }
+        for (uint32_t rank = 0; rank < shards->placement->ranks; rank++) {
+            number_rank(shards, rank, &w->layers[i]);
         }
     }
     return OK;
@@ -216,7 +258,10 @@ static size_t staging_for(const struct model *model) {
         const struct model_layer *layer = &model->layers[i];
         struct expert_shape shared;
         device_shape_of(&layer->shared, &shared);
-        most = larger(most, larger(device_staging_bytes(&layer->shape), device_staging_bytes(&shared)));
+        most = larger(most, device_staging_bytes(&shared));
+        for (uint32_t s = 0; s < layer->shapes.count; s++) {
+            most = larger(most, device_staging_bytes(&layer->shapes.all[s]));
+        }
         most = larger(most, layer->router.n * layer->router.k * sizeof(float));
         most = larger(most, layer->shared_gate.n * layer->shared_gate.k * sizeof(float));
     }
@@ -271,13 +316,14 @@ FALLIBLE device_weights_put(struct device_weights *w, const struct model *model,
     const struct model_layer *layer = &model->layers[index];
     const struct shards *shards = layer->in_force->shards;
     const struct placement *placement = shards->placement;
-    uint32_t first = placement->holder_first[expert], rank = placement->holders[first];
-    size_t group = placement->holder_slots[first] - placement->rank_first[rank]; // the expert's index in the host's weights
+    struct device_layer *to = &w->layers[index];
+    uint32_t first = placement->holder_first[expert];
+    size_t group; // the expert's index in the host's weights
+    const struct expert_weights *weights = shards_find(shards, placement->holder_slots[first], &group);
     for (uint32_t h = first; h < placement->holder_first[expert + 1]; h++) {
-        uint32_t to = placement->holders[h];
-        struct device_staging staging = staging_of(w, device_of(w, model, to), thread);
-        TRY_IN(device_experts_put(&w->layers[index].ranks[to], shards->device_slots[placement->holder_slots[h]],
-                                  &shards->ranks[rank], group, &staging),
+        uint32_t rank = placement->holders[h], place = device_place(to, rank, shards->shapes->of_expert[expert]);
+        struct device_staging staging = staging_of(w, device_of(w, model, rank), thread);
+        TRY_IN(device_experts_put(&to->places[place], shards->device_slots[placement->holder_slots[h]], weights, group, &staging),
                "layer %u, expert %u", layer->params.layer, expert);
     }
     return OK;
@@ -360,7 +406,7 @@ void device_weights_destroy(struct device_weights *w) {
         expertd_devices_release(devices, d, w->memory[d]);
     }
     for (size_t i = 0; w->layers && i < w->num_layers; i++) {
-        free(w->layers[i].ranks);
+        free(w->layers[i].places);
         free(w->layers[i].taken ? w->layers[i].taken[0] : NULL);
         free(w->layers[i].taken);
     }

@@ -10,13 +10,20 @@
 #include "expert/device/device_experts.h"
 #include "expert/model/model_options.h"
 
+// Experts of different shapes cannot share an array of slots, so each rank has slots for each shape.
 struct device_layer {
-    struct device_experts *ranks; // [model->ranks]
-    unsigned char **taken;        // [model->ranks][slots] 1: the slot is in use. After the load only the thread of moves uses it
-    struct device_experts shared; // one slot
+    uint32_t shapes;               // of the layer's experts
+    struct device_experts *places; // [ranks * shapes]
+    unsigned char **taken;         // [ranks * shapes][slots] 1: the slot is in use. After the load only the thread of moves uses it
+    struct device_experts shared;  // one slot
     struct expertd_device_matrix router, shared_gate;
     const float *router_bias, *selection_bias, *output_bias;
 };
+
+// Index of a rank's slots for a shape.
+static inline uint32_t device_place(const struct device_layer *layer, uint32_t rank, uint32_t shape) {
+    return rank * layer->shapes + shape;
+}
 
 struct device_weights_options {
     struct expertd_devices *devices;      // borrowed

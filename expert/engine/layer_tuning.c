@@ -94,13 +94,23 @@ static FALLIBLE tune_matrix(const struct layer_tuning_options *options, const st
     return e;
 }
 
-// The first rank that holds experts. With more ranks than experts, a contiguous placement gives the first ranks none.
-static const struct expert_weights *weights_of(const struct shards *shards, uint32_t ranks) {
-    uint32_t rank = 0;
-    while (rank + 1 < ranks && (!shards->ranks[rank].up.data || shards->ranks[rank].up.groups == 0)) {
-        rank++;
+// The first run of experts in a shape. A placement gives every expert to some rank.
+static const struct expert_weights *weights_of(const struct shards *shards, uint32_t shape) {
+    uint32_t run = 0;
+    while (shards_run_shape(shards, run) != shape) {
+        run++;
     }
-    return &shards->ranks[rank];
+    return &shards->runs[run];
+}
+
+static FALLIBLE tune_layer(const struct layer_tuning_options *options, const struct shards *shards,
+                           struct expertd_tuning_table *table) {
+    for (uint32_t shape = 0; shape < shards->shapes->count; shape++) {
+        const struct expert_weights *weights = weights_of(shards, shape);
+        TRY(tune_matrix(options, &weights->up, table)); // gate has the same shape, and nearly always the same format
+        TRY(tune_matrix(options, &weights->down, table));
+    }
+    return OK;
 }
 
 FALLIBLE layer_tuning_find(const struct layer_tuning_options *options, struct expertd_tuning_table *table) {
@@ -108,11 +118,7 @@ FALLIBLE layer_tuning_find(const struct layer_tuning_options *options, struct ex
     for (size_t i = 0; i < options->model->num_layers && !err_is(e); i++) {
         const struct model_layer *layer = &options->model->layers[i];
         const struct shards *shards = shards_take(layer->in_force);
-        const struct expert_weights *weights = weights_of(shards, options->model->ranks);
-        e = tune_matrix(options, &weights->up, table); // gate has the same shape and format
-        if (!err_is(e)) {
-            e = tune_matrix(options, &weights->down, table);
-        }
+        e = tune_layer(options, shards, table);
         shards_release(layer->in_force, shards);
     }
     return e;

@@ -47,13 +47,13 @@ void ffn_scratch_init(struct ffn_scratch *scratch, const struct ffn_sizes *sizes
     lay_out(scratch, sizes, memory);
 }
 
-// One chunk: rows [first, first + rows) of the batch. scratch->group_sizes has the rows of each expert in it.
+// One chunk: rows [first, first + rows) of the batch, of the experts of one run. scratch->group_sizes has the rows of each expert.
 struct ffn_chunk {
     const struct ffn_args *args;
+    const struct expert_weights *weights; // the run
     struct ffn_scratch *scratch;
     struct expertd_team *team;
     size_t first, rows;
-    size_t groups; // experts of this rank
 };
 
 // The arguments that both products of a chunk share.
@@ -61,9 +61,8 @@ static struct expertd_grouped_matmul_args product(const struct ffn_chunk *chunk,
     return (struct expertd_grouped_matmul_args){
         .rhs = expertd_rhs_packed(weights),
         .group_sizes = chunk->scratch->group_sizes,
-        .num_groups = chunk->args->num_groups,
-        .group_offset = chunk->args->group_offset,
-        .num_actual_groups = chunk->groups,
+        .num_groups = weights->groups,
+        .num_actual_groups = weights->groups,
         .m = chunk->rows,
     };
 }
@@ -78,9 +77,9 @@ struct ordering {
     size_t k;
 };
 
-// The group of a row of the chunk: an index into the experts of this rank.
+// The group of a row of the chunk: an index into the experts of the run.
 static size_t group_of(const struct ffn_chunk *chunk, size_t row) {
-    const int32_t *sizes = chunk->scratch->group_sizes + chunk->args->group_offset;
+    const int32_t *sizes = chunk->scratch->group_sizes;
     size_t group = 0, end = (size_t)sizes[0];
     while (row >= end) {
         end += (size_t)sizes[++group];
@@ -110,7 +109,7 @@ static void order_rows(struct ordering *o, struct expertd_grouped_matmul_args *p
 
 static FALLIBLE gate_and_up(const struct ffn_chunk *chunk) {
     const struct ffn_args *a = chunk->args;
-    const struct expert_weights *w = a->weights;
+    const struct expert_weights *w = chunk->weights;
     struct expertd_gate_up_args args = {
         .product = product(chunk, &w->up),
         .gate = expertd_activation_is_gated(a->activation) ? &w->gate : NULL,
@@ -141,18 +140,19 @@ static FALLIBLE gate_and_up(const struct ffn_chunk *chunk) {
 
 static FALLIBLE down(const struct ffn_chunk *chunk) {
     const struct ffn_args *a = chunk->args;
+    const struct expert_weights *w = chunk->weights;
     struct expertd_down_args args = {
-        .product = product(chunk, &a->weights->down),
-        .bias = a->weights->down_bias,
+        .product = product(chunk, &w->down),
+        .bias = w->down_bias,
         .row_scale = a->row_scale ? a->row_scale + chunk->first : NULL,
     };
     args.product.lhs = chunk->scratch->inner;
     args.product.lhs_stride = a->intermediate_size;
-    if (a->weights->inner_order) {
+    if (w->inner_order) {
         struct ordering ordering = {.chunk = chunk,
                                     .from = chunk->scratch->inner,
                                     .stride = a->intermediate_size * expertd_dtype_size(a->dtype),
-                                    .orders = a->weights->inner_order,
+                                    .orders = w->inner_order,
                                     .k = a->intermediate_size};
         order_rows(&ordering, &args.product);
     }
@@ -171,17 +171,23 @@ static FALLIBLE compute_chunk(const struct ffn_chunk *chunk) {
     return OK;
 }
 
-// Cuts the chunk that begins at row `first`: consecutive experts, the first and the last perhaps in part. Sets scratch->group_sizes
+// The rows of a run: [first, end) of the batch.
+struct run_rows {
+    const int32_t *group_sizes; // [groups] of each expert
+    size_t groups, first, end;
+};
+
+// Cuts the chunk that begins at row `from`: consecutive experts, the first and the last perhaps in part. Sets scratch->group_sizes
 // and returns the chunk's rows.
-static size_t cut_chunk(const struct ffn_args *args, struct ffn_scratch *scratch, size_t groups, size_t first) {
-    int32_t *sizes = scratch->group_sizes + args->group_offset;
-    memset(scratch->group_sizes, 0, args->num_groups * sizeof *scratch->group_sizes);
-    size_t begin = 0, cut = 0;
-    for (size_t g = 0; g < groups && cut < scratch->chunk_rows; g++) {
-        size_t end = begin + (size_t)args->group_sizes[g];
-        size_t from = begin > first ? begin : first;
-        if (end > from) {
-            size_t take = end - from < scratch->chunk_rows - cut ? end - from : scratch->chunk_rows - cut;
+static size_t cut_chunk(const struct run_rows *run, struct ffn_scratch *scratch, size_t from) {
+    int32_t *sizes = scratch->group_sizes;
+    memset(sizes, 0, run->groups * sizeof *sizes);
+    size_t begin = run->first, cut = 0;
+    for (size_t g = 0; g < run->groups && cut < scratch->chunk_rows; g++) {
+        size_t end = begin + (size_t)run->group_sizes[g];
+        size_t start = begin > from ? begin : from;
+        if (end > start) {
+            size_t take = end - start < scratch->chunk_rows - cut ? end - start : scratch->chunk_rows - cut;
             sizes[g] = (int32_t)take;
             cut += take;
         }
@@ -190,11 +196,26 @@ static size_t cut_chunk(const struct ffn_args *args, struct ffn_scratch *scratch
     return cut;
 }
 
+static FALLIBLE compute_run(struct ffn_chunk *chunk, const struct run_rows *run) {
+    for (chunk->first = run->first; chunk->first < run->end; chunk->first += chunk->rows) {
+        chunk->rows = cut_chunk(run, chunk->scratch, chunk->first);
+        TRY(compute_chunk(chunk));
+    }
+    return OK;
+}
+
 FALLIBLE ffn_forward(const struct ffn_args *args, struct ffn_scratch *scratch, struct expertd_team *team) {
-    struct ffn_chunk chunk = {.args = args, .scratch = scratch, .team = team, .groups = args->weights->up.groups};
-    for (chunk.first = 0; chunk.first < args->rows; chunk.first += chunk.rows) {
-        chunk.rows = cut_chunk(args, scratch, chunk.groups, chunk.first);
-        TRY(compute_chunk(&chunk));
+    struct ffn_chunk chunk = {.args = args, .scratch = scratch, .team = team};
+    struct run_rows rows = {.group_sizes = args->group_sizes};
+    for (size_t r = 0; r < args->num_runs && rows.end < args->rows; r++) {
+        chunk.weights = &args->runs[r];
+        rows.groups = chunk.weights->up.groups;
+        for (size_t g = 0; g < rows.groups; g++) {
+            rows.end += (size_t)rows.group_sizes[g];
+        }
+        TRY(compute_run(&chunk, &rows));
+        rows.first = rows.end;
+        rows.group_sizes += rows.groups;
     }
     return OK;
 }

@@ -16,7 +16,7 @@ struct ffn_scratch {
     size_t chunk_rows;
     void *inner;                  // [chunk_rows, I] in D: outputs of gate and up
     void *ordered;                // [chunk_rows, max(H, I)] in D: rows in the k order of their expert's codes, if sizes.ordered
-    int32_t *group_sizes;         // [E] rows of each expert in the chunk
+    int32_t *group_sizes;         // [E] rows of each expert of the run in the chunk
     void *matmul;                 // workspace of the grouped matmul
     uint64_t gate_up_ns, down_ns; // time of all chunks since the owner set them to 0
 };
@@ -32,13 +32,12 @@ size_t ffn_scratch_bytes(const struct ffn_sizes *sizes);
 void ffn_scratch_init(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, void *memory);
 
 struct ffn_args {
-    const struct expert_weights *weights; // num_actual_groups experts
+    const struct expert_weights *runs; // [num_runs] consecutive experts, in the order of the rows; one product for each run
+    size_t num_runs;
     const struct expertd_activation *activation;
     uint32_t hidden_size, intermediate_size;
     enum expertd_dtype dtype;    // D
-    size_t num_groups;           // E of the layer, or the experts of this rank; 1 for the shared expert
-    size_t group_offset;         // the first expert of this rank, or 0
-    const int32_t *group_sizes;  // [weights' groups] rows of each expert of this rank
+    const int32_t *group_sizes;  // [groups of all runs] rows of each expert
     size_t rows;                 // their sum
     const void *hidden;          // rows in D
     size_t hidden_stride;        // bytes, a multiple of the element size

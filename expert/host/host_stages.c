@@ -73,16 +73,16 @@ static FALLIBLE dispatch(struct batch *b, struct exchange_batch *out) {
 static FALLIBLE rank_experts(struct batch *b, uint32_t rank, struct ffn_scratch *scratch, struct expertd_team *team) {
     struct engine *engine = b->engine;
     const struct layer_params *p = &b->layer->params;
+    const uint32_t *runs = b->shards->rank_runs + rank;
     struct exchange_work work;
     TRY(exchange_inbox(engine->exchange, rank, &work));
     struct ffn_args args = {
-        .weights = &b->shards->ranks[rank],
+        .runs = b->shards->runs + runs[0],
+        .num_runs = runs[1] - runs[0],
         .activation = &p->activation,
         .hidden_size = expert_row_size(p),
         .intermediate_size = p->intermediate_size,
         .dtype = engine->model->compute_dtype,
-        .num_groups = work.plan.num_groups,
-        .group_offset = work.plan.group_offset,
         .group_sizes = work.plan.group_sizes,
         .rows = work.plan.rows,
         .hidden = work.hidden,
@@ -176,12 +176,12 @@ static FALLIBLE shared_experts(struct batch *b) {
     }
     int32_t size = (int32_t)b->shared_count;
     struct ffn_args args = {
-        .weights = &b->layer->shared,
+        .runs = &b->layer->shared,
+        .num_runs = 1,
         .activation = &p->shared_activation,
         .hidden_size = p->hidden_size,
         .intermediate_size = p->shared_intermediate_size,
         .dtype = engine->model->compute_dtype,
-        .num_groups = 1,
         .group_sizes = &size,
         .rows = b->shared_count,
         .hidden = b->in->hidden,

@@ -195,14 +195,8 @@ static FALLIBLE add_choice(struct twin *t, size_t k) {
             expertd_dtype_narrow(&product, 1, t->dtype, (char *)t->input + i * expertd_dtype_size(t->dtype));
         }
         const struct placement *placement = t->shards->placement;
-        uint32_t holder = placement->holder_first[id], rank = placement->holders[holder]; // the first replica
-        struct twin_expert e = {
-            .weights = &t->shards->ranks[rank],
-            .group = placement->holder_slots[holder] - placement->rank_first[rank],
-            .activation = &p->activation,
-            .row_size = row_size,
-            .width = p->intermediate_size,
-        };
+        struct twin_expert e = {.activation = &p->activation, .row_size = row_size, .width = p->intermediate_size};
+        e.weights = shards_find(t->shards, placement->holder_slots[placement->holder_first[id]], &e.group); // the first replica
         TRY(expert_row(t, &e));
         row = t->row;
     }

@@ -23,9 +23,9 @@ struct expert_source {
 };
 
 struct layer_tensors {
-    struct layer_params params;                         // routing.selection_bias NULL: the loader sets it
-    char prefix[128];                                   // the experts module's name: "model.layers.3.mlp.experts"
-    enum expertd_dtype weight_dtype;                    // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8
+    struct layer_params params;      // routing.selection_bias NULL: the loader sets it
+    char prefix[128];                // the experts module's name: "model.layers.3.mlp.experts"
+    enum expertd_dtype weight_dtype; // of the routed experts' up as stored; EXPERTD_DTYPE_NONE: codes other than FP8, or it differs
     struct expertd_weight_source router;                // n = E + Z, k = H; data NULL unless params.has_router
     struct vector_source router_bias;                   // [E + Z], params.router_has_bias
     struct vector_source selection_bias;                // [E + Z], params.router_has_selection_bias

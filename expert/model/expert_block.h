@@ -1,6 +1,6 @@
-// One expert's packed weights and biases in one block of memory: the unit that is placed on a rank, copied and verified. All routed
-// experts of a layer have blocks of one shape. A block is written once, before other threads see it; it is reference-counted, and
-// references may be taken and dropped on any thread.
+// One expert's packed weights and biases in one block of memory: the unit that is placed on a rank, copied and verified. A block's
+// shape follows from the formats of the expert's matrices; nearly always all routed experts of a layer have one shape. A block is
+// written once, before other threads see it; it is reference-counted, and references may be taken and dropped on any thread.
 #ifndef EXPERTD_EXPERT_MODEL_EXPERT_BLOCK_H
 #define EXPERTD_EXPERT_MODEL_EXPERT_BLOCK_H
 
@@ -18,9 +18,9 @@ enum expert_matrix { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
 // For quantised weights whose k are sorted by scale: the permutation of k for gate and up, and the permutation for down.
 enum expert_order { EXPERT_HIDDEN_ORDER, EXPERT_INNER_ORDER, EXPERT_ORDERS };
 
-// The shape of a layer's blocks.
+// The shape of a block.
 struct expert_shape {
-    struct expertd_packed_weights matrix[EXPERT_MATRICES]; // dtype, k, n and group_bytes; group_bytes 0: the layer has none
+    struct expertd_packed_weights matrix[EXPERT_MATRICES]; // dtype, k, n, format and group_bytes; group_bytes 0: there is none
     size_t matrix_at[EXPERT_MATRICES];                     // bytes from the block's start
     size_t bias[EXPERT_MATRICES];                          // elements; 0: none
     size_t bias_at[EXPERT_MATRICES];
@@ -29,7 +29,36 @@ struct expert_shape {
     size_t bytes; // of a block, a multiple of 64
 };
 
-// The experts of one layer that one rank holds, or the shared expert (one group).
+enum { EXPERT_SHAPES_MAX = 16 };
+
+// The shapes of a layer's routed experts: one for each combination of formats.
+struct expert_shapes {
+    uint32_t count;
+    const struct expert_shape *all; // [count]
+    const uint8_t *of_expert;       // [E] index into `all`
+};
+
+static inline const struct expert_shape *expert_shape_of(const struct expert_shapes *shapes, uint32_t expert) {
+    return &shapes->all[shapes->of_expert[expert]];
+}
+
+static inline size_t expert_shapes_bytes_max(const struct expert_shapes *shapes) { // of the largest block
+    size_t most = 0;
+    for (uint32_t i = 0; i < shapes->count; i++) {
+        most = shapes->all[i].bytes > most ? shapes->all[i].bytes : most;
+    }
+    return most;
+}
+
+static inline uint32_t expert_shapes_experts(const struct expert_shapes *shapes, uint32_t num_experts, uint32_t shape) {
+    uint32_t count = 0; // of the experts with that shape
+    for (uint32_t e = 0; e < num_experts; e++) {
+        count += shapes->of_expert[e] == shape;
+    }
+    return count;
+}
+
+// Experts of one layer whose blocks have one shape, or the shared expert (one group).
 struct expert_weights {
     struct expertd_packed_weights gate, up, down; // gate.data NULL where not gated. [groups] x (I x H, I x H, H x I)
     void *const *gate_bias;                       // [groups] to [I] fp32, or NULL

@@ -213,9 +213,7 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     if (load->options->audit) {
         model_audit_add(load->options->audit, supply, m);
     }
-    if (m->quantised && !supply_keeps_codes(supply, m)) {
-        supply_widen(supply, item->staging, m);
-    }
+    TRY(supply_convert(supply, item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
     supply_release(supply, m);
     atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);
@@ -258,12 +256,9 @@ static FALLIBLE pass_to_sink(const struct load *load, size_t layer_index, uint32
 static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, unsigned thread, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
     const struct shards *shards = layer->in_force->shards; // the model is not yet shared
-    uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
-    struct load_item item = {.layer = layer_index,
-                             .expert = expert,
-                             .experts = &shards->ranks[rank],
-                             .group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank],
-                             .staging = staging};
+    uint32_t slot = shards->placement->holder_slots[shards->placement->holder_first[expert]];
+    struct load_item item = {.layer = layer_index, .expert = expert, .staging = staging};
+    item.experts = shards_find(shards, slot, &item.group);
     struct digest digest;
     digest_init(&digest);
     TRY_IN(load_tensors(load, &item, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);

@@ -1,6 +1,7 @@
 // weights_id and the model's digest: ids of everything on which an output depends. Each field is added separately and in this
 // order, so that an id is the same on every machine and in every build. A change here changes the ids of all models and needs a new
 // WEIGHTS_FORMAT.
+#include <stdio.h>
 #include <string.h>
 
 #include "expert/checkpoint/digest.h"
@@ -101,13 +102,29 @@ static void add_dtypes(struct digest *d, const struct supply *supply, const stru
     }
 }
 
+// The formats of the first expert: "mxfp4", "int4_group32+fp8_channel". Ids keep this form, which the name in Describe had before
+// experts of one layer could differ; add_dtypes covers the formats of all.
+static void add_first_formats(struct digest *d, const struct supply *supply, const struct layer_tensors *layer) {
+    struct supply_matrix up, down;
+    char texts[2][QUANTISED_NAME_MAX] = {"", ""}, name[2 * QUANTISED_NAME_MAX];
+    if (supply_describe(supply, layer, 0, SUPPLY_UP, &up) && up.quantised) {
+        quantised_name(up.quantised, texts[0]);
+    }
+    if (supply_describe(supply, layer, 0, SUPPLY_DOWN, &down) && down.quantised) {
+        quantised_name(down.quantised, texts[1]);
+    }
+    bool same = strcmp(texts[0], texts[1]) == 0;
+    snprintf(name, sizeof name, "%s%s%s", texts[0], same || !texts[0][0] ? "" : "+", same ? "" : texts[1]);
+    digest_text(d, name);
+}
+
 static uint64_t weights_id(const struct supply *supply, const struct layer_tensors *tensors, const struct model_layer *layer,
                            const struct loader_digests *digests) {
     struct digest d;
     digest_init(&d);
     digest_text(&d, WEIGHTS_FORMAT);
     add_params(&d, &layer->params);
-    digest_text(&d, layer->quantisation);
+    add_first_formats(&d, supply, tensors);
     for (uint32_t e = 0; e < layer->params.num_experts; e++) {
         add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
         digest_u64(&d, layer->expert_digests[e]);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/model/layer_formats.h"
+#include "expert/model/layer_shapes.h"
 #include "expert/model/loader.h"
 #include "expert/model/memory.h"
 
@@ -12,6 +14,7 @@ struct reservation {
     struct arena *arena;   // NULL: measure only
     uint64_t bytes;        // so far
     uint64_t expert_bytes; // the part of `bytes` for routed experts; counted only while measuring
+    uint64_t block_bytes;  // of the largest routed expert
 };
 
 static FALLIBLE take(struct reservation *reservation, uint64_t count, uint64_t size, void **out) {
@@ -24,28 +27,15 @@ static FALLIBLE take(struct reservation *reservation, uint64_t count, uint64_t s
     return reservation->arena ? arena_take(reservation->arena, bytes, out) : OK;
 }
 
-// format: of codes that stay quantised in memory; NULL: plain elements.
-static FALLIBLE size_packed(enum expertd_dtype dtype, const struct expertd_quantised_format *format,
-                            const struct supply_matrix *matrix, struct expertd_packed_weights *out) {
-    uint64_t elements; // an upper bound, so that expertd_packed_group_bytes cannot overflow
-    if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
-        FAIL(EXPERTD_ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
-    }
-    *out = (struct expertd_packed_weights){.dtype = dtype,
-                                           .k = matrix->k,
-                                           .n = matrix->n,
-                                           .format = format,
-                                           .layout = format ? EXPERTD_PACKED_PANELS : expertd_packed_layout_best(dtype)};
-    out->group_bytes = format ? expertd_quantised_group_bytes(format, matrix->k, matrix->n)
-                              : expertd_packed_group_bytes(dtype, matrix->k, matrix->n);
-    return OK;
+static bool is_ordered(const struct expert_shape *shape) {
+    return shape->order[EXPERT_HIDDEN_ORDER] > 0 || shape->order[EXPERT_INNER_ORDER] > 0;
 }
 
 // A matrix of one group, with its pointer table.
 static FALLIBLE take_packed(struct reservation *reservation, enum expertd_dtype dtype, const struct supply_matrix *matrix,
                             struct expertd_packed_weights *out) {
     void *data, *table;
-    TRY(size_packed(dtype, NULL, matrix, out));
+    TRY(packed_matrix_size(dtype, NULL, matrix, out));
     TRY(take(reservation, 1, out->group_bytes, &data));
     TRY(take(reservation, 1, sizeof(void *), &table));
     out->groups = 1;
@@ -56,76 +46,57 @@ static FALLIBLE take_packed(struct reservation *reservation, enum expertd_dtype 
     return OK;
 }
 
-// A copy of the codes' format that lives as long as the weights; NULL: the tensor is plain, or its codes are widened.
-static FALLIBLE take_format(struct reservation *reservation, const struct supply *supply, const struct supply_matrix *m,
-                            const struct expertd_quantised_format **out) {
-    void *memory;
-    *out = NULL;
-    if (!supply_keeps_codes(supply, m)) {
-        return OK;
+// Copies `count` shapes with their formats to the arena. *out NULL: measure only.
+static FALLIBLE keep_shapes(struct reservation *reservation, const struct layer_shape *from, uint32_t count,
+                            const struct expert_shape **out) {
+    void *shapes, *formats;
+    TRY(take(reservation, count, sizeof(struct expert_shape), &shapes));
+    TRY(take(reservation, (uint64_t)count * EXPERT_MATRICES, sizeof(struct expertd_quantised_format), &formats));
+    *out = shapes;
+    for (uint32_t s = 0; shapes && formats && s < count; s++) {
+        struct expert_shape *to = (struct expert_shape *)shapes + s;
+        struct expertd_quantised_format *format = (struct expertd_quantised_format *)formats + (size_t)s * EXPERT_MATRICES;
+        *to = from[s].shape;
+        memcpy(format, from[s].format, sizeof from[s].format);
+        for (int i = 0; i < EXPERT_MATRICES; i++) {
+            to->matrix[i].format = to->matrix[i].format ? &format[i] : NULL;
+        }
     }
-    TRY(take(reservation, 1, sizeof **out, &memory));
-    if (memory) {
-        memcpy(memory, &m->quantised->format, sizeof **out);
-    }
-    *out = memory ? memory : &m->quantised->format;
     return OK;
 }
 
-static FALLIBLE take_order(struct reservation *block, const struct supply *supply, const struct supply_matrix *m, int matrix,
-                           struct expert_shape *out) {
-    int order = matrix == EXPERT_DOWN ? EXPERT_INNER_ORDER : EXPERT_HIDDEN_ORDER;
-    void *none;
-    if (!supply_keeps_codes(supply, m) || !m->quantised->ordered || out->order[order] > 0) {
-        return OK;
+static FALLIBLE take_shapes(struct reservation *reservation, const struct layer_shapes *from, struct model_layer *out) {
+    void *of_expert;
+    uint32_t experts = out->params.num_experts;
+    TRY(keep_shapes(reservation, from->all, from->count, &out->shapes.all));
+    TRY(take(reservation, experts, sizeof *from->of_expert, &of_expert));
+    if (of_expert) {
+        memcpy(of_expert, from->of_expert, experts * sizeof *from->of_expert);
     }
-    out->order[order] = m->k;
-    out->order_at[order] = block->bytes;
-    return take(block, m->k, sizeof(uint32_t), &none);
-}
-
-// The shape of a layer's blocks, computed from the tensors of `expert`.
-static FALLIBLE shape_of(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
-                         uint32_t expert, enum expertd_dtype dtype, struct expert_shape *out) {
-    struct reservation block = {0};
-    void *none;
-    *out = (struct expert_shape){0};
-    for (int i = 0; i < EXPERT_MATRICES; i++) {
-        struct supply_matrix m;
-        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
-            const struct expertd_quantised_format *format;
-            TRY(take_format(reservation, supply, &m, &format));
-            TRY(size_packed(dtype, format, &m, &out->matrix[i]));
-            out->matrix_at[i] = block.bytes;
-            TRY(take(&block, 1, out->matrix[i].group_bytes, &none));
-            TRY(take_order(&block, supply, &m, i, out));
-        }
-        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
-            out->bias[i] = m.k;
-            out->bias_at[i] = block.bytes;
-            TRY(take(&block, m.k, sizeof(float), &none));
-        }
+    out->shapes.of_expert = of_expert;
+    out->shapes.count = from->count;
+    for (uint32_t s = 0; s < from->count; s++) {
+        const struct expert_shape *shape = &from->all[s].shape;
+        out->ordered |= is_ordered(shape);
+        reservation->block_bytes = shape->bytes > reservation->block_bytes ? shape->bytes : reservation->block_bytes;
     }
-    out->bytes = block.bytes;
     return OK;
-}
-
-static bool is_ordered(const struct expert_shape *shape) {
-    return shape->order[EXPERT_HIDDEN_ORDER] > 0 || shape->order[EXPERT_INNER_ORDER] > 0;
 }
 
 static FALLIBLE take_shared(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
                             enum expertd_dtype dtype, struct model_layer *out) {
-    struct expert_shape shape;
+    struct layer_shape found;
+    const struct expert_shape *shape;
     void *data, *table;
-    TRY(shape_of(reservation, supply, tensors, SUPPLY_SHARED, dtype, &shape));
-    TRY(take(reservation, 1, shape.bytes, &data));
+    TRY(layer_shape_of(supply, tensors, SUPPLY_SHARED, dtype, &found));
+    TRY(keep_shapes(reservation, &found, 1, &shape));
+    TRY(take(reservation, 1, found.shape.bytes, &data));
     TRY(take(reservation, EXPERT_TABLE, sizeof(void *), &table));
     if (data) {
-        struct expert_block block = {.data = data, .bytes = shape.bytes}, *blocks = &block;
-        expert_weights_bind(&shape, &blocks, 1, table, &out->shared);
+        struct expert_block block = {.data = data, .bytes = shape->bytes}, *blocks = &block;
+        expert_weights_bind(shape, &blocks, 1, table, &out->shared);
     }
-    out->ordered |= is_ordered(&shape);
+    out->ordered |= is_ordered(&found.shape);
     return OK;
 }
 
@@ -140,22 +111,36 @@ static FALLIBLE place(const struct model_options *options, const struct layer_pa
 static FALLIBLE take_shards(struct reservation *reservation, const struct topology *topology, struct placement *placement,
                             struct model_layer *out) {
     struct shards *shards;
-    TRY(shards_create(placement, &shards));
+    TRY(shards_create(placement, &out->shapes, &shards));
     shards_in_force_init(out->in_force, shards); // from here on released by model_deinit
     for (uint32_t r = 0; r < placement->ranks; r++) {
         const struct topology_node *home = topology_home(topology, placement->ranks, r);
         for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
+            size_t bytes = expert_shape_of(&out->shapes, placement->rank_experts[s])->bytes;
             void *data;
-            TRY(take(reservation, 1, out->shape.bytes, &data));
-            TRY(expert_block_over(data, out->shape.bytes, &shards->blocks[s]));
-            topology_prefer(home, data, out->shape.bytes);
+            TRY(take(reservation, 1, bytes, &data));
+            TRY(expert_block_over(data, bytes, &shards->blocks[s]));
+            topology_prefer(home, data, bytes);
         }
     }
-    shards_bind(shards, &out->shape);
+    shards_bind(shards);
     return OK;
 }
 
-static FALLIBLE take_experts(struct reservation *reservation, const struct model_options *options, struct model_layer *out) {
+// Adds the bytes of the blocks that the placement asks for.
+static FALLIBLE measure_shards(struct reservation *reservation, const struct layer_shapes *shapes,
+                               const struct placement *placement) {
+    void *none;
+    for (uint32_t s = 0; s < placement->copies; s++) {
+        size_t bytes = shapes->all[shapes->of_expert[placement->rank_experts[s]]].shape.bytes;
+        TRY(take(reservation, 1, bytes, &none));
+        reservation->expert_bytes += bytes;
+    }
+    return OK;
+}
+
+static FALLIBLE take_experts(struct reservation *reservation, const struct model_options *options,
+                             const struct layer_shapes *shapes, struct model_layer *out) {
     void *memory;
     struct placement *placement;
     TRY(take(reservation, 1, sizeof *out->in_force, &memory));
@@ -165,13 +150,9 @@ static FALLIBLE take_experts(struct reservation *reservation, const struct model
     if (reservation->arena) {
         return take_shards(reservation, options->topology, placement, out);
     }
-    uint32_t copies = placement->copies;
+    err_t e = measure_shards(reservation, shapes, placement);
     placement_destroy(placement);
-    for (uint32_t s = 0; s < copies; s++) {
-        TRY(take(reservation, 1, out->shape.bytes, &memory));
-    }
-    reservation->expert_bytes += copies * (uint64_t)out->shape.bytes;
-    return OK;
+    return e;
 }
 
 // The weights that every token uses: the router, and the tensors that belong to no expert.
@@ -221,18 +202,18 @@ static FALLIBLE take_common(struct reservation *reservation, const struct supply
     return OK;
 }
 
-// "mxfp4"; "int4_group32+fp8_channel" if down has another format; "" for plain routed experts.
-static void name_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
-    struct supply_matrix up, down;
-    char texts[2][QUANTISED_NAME_MAX] = {"", ""};
-    if (supply_describe(supply, tensors, 0, SUPPLY_UP, &up) && up.quantised) {
-        quantised_name(up.quantised, texts[0]);
+static FALLIBLE take_routed(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
+                            const struct model_options *options, enum expertd_dtype dtype, struct model_layer *out) {
+    struct layer_shapes shapes;
+    err_t e = layer_shapes_find(supply, tensors, dtype, &shapes);
+    if (!err_is(e)) {
+        e = take_shapes(reservation, &shapes, out);
     }
-    if (supply_describe(supply, tensors, 0, SUPPLY_DOWN, &down) && down.quantised) {
-        quantised_name(down.quantised, texts[1]);
+    if (!err_is(e)) {
+        e = take_experts(reservation, options, &shapes, out);
     }
-    bool same = strcmp(texts[0], texts[1]) == 0;
-    snprintf(out, bytes, "%s%s%s", texts[0], same || !texts[0][0] ? "" : "+", same ? "" : texts[1]);
+    layer_shapes_free(&shapes);
+    return e;
 }
 
 static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supply *supply, const struct layer_tensors *tensors,
@@ -240,10 +221,8 @@ static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supp
     void *memory;
     *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
-    name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
-    TRY(shape_of(reservation, supply, tensors, 0, dtype, &out->shape));
-    out->ordered = is_ordered(&out->shape);
-    TRY(take_experts(reservation, options, out));
+    layer_formats_text(supply, tensors, out->quantisation, sizeof out->quantisation);
+    TRY(take_routed(reservation, supply, tensors, options, dtype, out));
     if (shared_has_expert(tensors->params.shared)) {
         TRY(take_shared(reservation, supply, tensors, dtype, out));
     }
@@ -324,17 +303,18 @@ static FALLIBLE refuse(const struct supply *supply, const struct model *model, c
                  supply->layers[0].params.layer, supply->layers[fitting - 1].params.layer);
     }
     char kind[QUANTISATION_NAME_MAX] = "";
-    name_quantisation(supply, &supply->layers[0], kind, sizeof kind);
-    bool keeps_codes = kind[0] && supply->widen == EXPERTD_DTYPE_NONE, only_scratch_does_not_fit = weights_fit(budget);
+    bool has_codes = layer_formats_text(supply, &supply->layers[0], kind, sizeof kind);
+    bool keeps_codes = has_codes && supply->widen == EXPERTD_DTYPE_NONE, only_scratch_does_not_fit = weights_fit(budget);
     if (only_scratch_does_not_fit) {
         snprintf(scratch, sizeof scratch, ", a batch's scratch %s more (lower max_batch_tokens)",
                  memory_text(budget->scratch, size));
     }
     const struct memory_limit *limit = only_scratch_does_not_fit ? &budget->available : &budget->weights_limit;
     FAIL(EXPERTD_ERR_NOMEM, "%s: %zu MoE layers in %s%s take %s of memory%s, but %s is available (%s); %s%s", model->name,
-         supply->count, keeps_codes ? kind : expertd_dtype_name(model->compute_dtype), kind[0] && !keeps_codes ? " (widened)" : "",
+         supply->count, keeps_codes ? kind : expertd_dtype_name(model->compute_dtype),
+         has_codes && !keeps_codes ? " (widened)" : "",
          memory_text(budget->weights + (only_scratch_does_not_fit ? 0 : budget->staging), need), scratch,
-         memory_text(limit->bytes, have), limit->what, hint, kind[0] && !keeps_codes ? "; they take less without --widen" : "");
+         memory_text(limit->bytes, have), limit->what, hint, has_codes && !keeps_codes ? "; they take less without --widen" : "");
 }
 
 // Appends a measured layer to `seen`, the model so far, which scratch_bytes reads.
@@ -358,7 +338,6 @@ static FALLIBLE measure_layers(const struct supply *supply, const struct model_o
     void *none;
     size_t fitting = 0;
     TRY(make_budget(supply, options, &budget));
-    uint64_t window = 0; // with a sink, the host holds one expert for each thread at a time
     TRY(take(&reservation, supply->count, sizeof *seen->layers, &none));
     for (size_t i = 0; i < supply->count; i++) {
         struct model_layer layer;
@@ -371,10 +350,10 @@ static FALLIBLE measure_layers(const struct supply *supply, const struct model_o
         if (sizes) {
             keep_sizes(&layer, &before, &reservation, &sizes->layers[i]);
         }
-        window = layer.shape.bytes > window ? layer.shape.bytes : window;
         budget.weights = reservation.bytes;
         if (options->sink) {
-            budget.weights += threads_of(options) * window - reservation.expert_bytes;
+            // The host holds one expert for each thread at a time.
+            budget.weights += threads_of(options) * reservation.block_bytes - reservation.expert_bytes;
         }
         budget.scratch = options->scratch_bytes ? options->scratch_bytes(options->scratch_context, seen) : 0;
         if (weights_fit(&budget) && fits(budget.weights, budget.scratch, &budget.available)) {

@@ -1,5 +1,6 @@
 #include "expert/model/model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void model_deinit(struct model *model) {
@@ -9,6 +10,7 @@ void model_deinit(struct model *model) {
             shards_in_force_deinit(in_force);
         }
     }
+    free(model->notes);
     arena_deinit(&model->arena);
     *model = (struct model){0};
 }
@@ -18,7 +20,7 @@ uint64_t model_weights_bytes(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         const struct shards *shards = shards_take(layer->in_force);
-        bytes += (uint64_t)shards->placement->copies * layer->shape.bytes;
+        bytes += shards->bytes;
         shards_release(layer->in_force, shards);
     }
     return bytes;

@@ -11,23 +11,24 @@
 #include "base/err.h"
 #include "base/safetensors.h"
 #include "expert/architecture/layer_params.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/model/shards.h"
 #include "expertd/kernels/weights.h"
 
-enum { QUANTISATION_NAME_MAX = 100 };
+enum { QUANTISATION_NAME_MAX = 256 };
 
 struct model_layer {
     struct layer_params params;
-    char prefix[128];                         // "model.layers.3.mlp.experts"
-    uint64_t weights_id;                      // never 0
-    enum expertd_dtype weight_dtype;          // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8
-    char quantisation[QUANTISATION_NAME_MAX]; // "mxfp4"; "": the routed experts are plain
+    char prefix[128];                // "model.layers.3.mlp.experts"
+    uint64_t weights_id;             // never 0
+    enum expertd_dtype weight_dtype; // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8, or several dtypes
+    char quantisation[QUANTISATION_NAME_MAX]; // layer_formats.h; "": the routed experts are plain, of one dtype
     struct expertd_packed_weights router;     // F32, one group, n = E + Z, k = H; data NULL without a router
     float *router_bias;                       // [E + Z] or NULL
     float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
     float *router_norm, *expert_scale; // [H], [E] if params.needs_router_input, else NULL; params.routing.expert_scale points here
     int32_t *token_experts;            // [params.num_token_ids, K] if params.needs_token_ids, else NULL
-    struct expert_shape shape;         // of each routed expert's block
+    struct expert_shapes shapes;       // of the routed experts' blocks
     bool ordered;                      // some routed or shared expert has k sorted by scale: it reads permuted rows
     struct shards_in_force *in_force;  // the placement and the weights of its ranks, which a batch takes (shards.h)
     struct expert_weights shared;      // shared_has_expert(params.shared)
@@ -57,6 +58,7 @@ struct model {
     struct arena arena;                        // all weights as loaded; experts that moved have memory of their own
     uint64_t fixed_bytes;                      // of the arena, without the routed experts
     uint64_t stored_bytes;                     // of the MoE tensors on disk
+    struct checkpoint_notes *notes;            // for the log; owned; NULL: generated weights
     struct model_suspicious suspicious_scales; // scales that are NaN or infinite
     struct model_suspicious
         zeros_of_16; // 4-bit zero points stored as 15, which means 16: auto-gptq reads them so, GPTQModel does not
@@ -67,7 +69,7 @@ struct model {
 void model_deinit(struct model *model); // legal on a zeroed struct
 
 uint64_t model_weights_bytes(const struct model *model);   // of weights in memory at present; any thread
-const char *model_quantisation(const struct model *model); // of all layers' experts: "mxfp4", "none", or "mixed"
+const char *model_quantisation(const struct model *model); // of all layers' experts: "mxfp4", "none"; "mixed": layers differ
 uint64_t model_epoch(const struct model *model);           // the latest of all layers' placements; any thread
 
 const struct model_layer *model_find_layer(const struct model *model, uint32_t layer); // NULL: not served

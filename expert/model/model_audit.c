@@ -92,15 +92,15 @@ static struct counts count_codes(const struct supply_matrix *m) {
     return counts;
 }
 
+// One row of each block of rows that have their scales in common.
 static struct counts count_scales(const struct supply_matrix *m) {
-    const size_t columns = m->rows.source.scale_columns;
+    const struct expertd_quantised_source *s = &m->rows.source;
     struct counts counts = {0};
-    for (size_t row = 0; row < m->n; row += columns) {
+    for (size_t row = 0, next; row < m->n; row = next) {
+        const size_t left = s->scale_columns - (s->scale_first + row) % s->scale_columns; // rows of this block
+        next = left < m->n - row ? row + left : m->n;
         for (size_t g = 0; g < m->rows.scales; g++) {
             count_value(quantised_rows_scale(&m->rows, row, g), AUDIT_SCALE_MAX, &counts);
-        }
-        if (columns >= m->n - row) {
-            break;
         }
     }
     return counts;

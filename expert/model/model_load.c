@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/printable.h"
+#include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/hub.h"
 #include "expert/model/loader.h"
+#include "expert/quantised/quantise.h"
 #include "expert/supply/checkpoint_supply.h"
 #include "expert/synthetic/synthetic.h"
 #include "expertd/kernels/kernel_select.h"
@@ -71,18 +73,52 @@ static bool all_experts_are_f32(const struct supply *supply) {
     return true;
 }
 
+static bool has_codes(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert) {
+    bool has = false;
+    for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+        struct supply_matrix m;
+        has = has || (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m) && m.quantised);
+    }
+    return has;
+}
+
 static bool is_any_quantised(const struct supply *supply) {
+    for (size_t i = 0; i < supply->count; i++) {
+        const struct layer_tensors *layer = &supply->layers[i];
+        bool any = has_codes(supply, layer, SUPPLY_SHARED);
+        for (uint32_t e = 0; e < layer->params.num_experts && !any; e++) {
+            any = has_codes(supply, layer, e);
+        }
+        if (any) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Does some routed expert have a plain matrix?
+static bool is_any_plain(const struct supply *supply) {
     struct supply_matrix m;
     for (size_t i = 0; i < supply->count; i++) {
-        for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
-            const struct layer_tensors *layer = &supply->layers[i];
-            if ((supply_describe(supply, layer, 0, (enum supply_tensor)t, &m) && m.quantised) ||
-                (supply_describe(supply, layer, SUPPLY_SHARED, (enum supply_tensor)t, &m) && m.quantised)) {
-                return true;
+        for (uint32_t e = 0; e < supply->layers[i].params.num_experts; e++) {
+            for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+                if (supply_describe(supply, &supply->layers[i], e, (enum supply_tensor)t, &m) && !m.quantised) {
+                    return true;
+                }
             }
         }
     }
     return false;
+}
+
+static FALLIBLE choose_quantisation(const struct model_options *options, struct supply *supply) {
+    const struct quantise_format *format = options->quantise ? quantise_find(options->quantise) : NULL;
+    if (options->quantise && !format) {
+        FAIL(EXPERTD_ERR_CONFIG, "weights cannot be quantised to %s: expected fp8, int8, int4 or mxfp4", options->quantise);
+    }
+    INVARIANT(!format || !options->widen);                             // the options are checked
+    supply->quantise = format && is_any_plain(supply) ? format : NULL; // no effect on quantised weights
+    return OK;
 }
 
 static FALLIBLE choose_numerics(const struct model_options *options, struct supply *supply, struct model *model) {
@@ -95,10 +131,12 @@ static FALLIBLE choose_numerics(const struct model_options *options, struct supp
                                                            : EXPERTD_DTYPE_BF16;
     bool widen = options->widen && is_any_quantised(supply); // no effect on plain weights
     supply->widen = widen ? model->compute_dtype : EXPERTD_DTYPE_NONE;
+    TRY(choose_quantisation(options, supply));
     bool f32 = model->compute_dtype == EXPERTD_DTYPE_F32;
     const char *device = f32 ? options->arithmetic_f32 : options->arithmetic;
-    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
-             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "");
+    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
+             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "",
+             supply->quantise ? "+quantize_" : "", supply->quantise ? quantise_name(supply->quantise) : "");
     return OK;
 }
 
@@ -131,6 +169,7 @@ FALLIBLE model_load(const struct model_options *options, struct model *out) {
         TRY_OUT(e, options->sink->end(options->sink->context, &model));
     }
     loader_identify(&supply, digests, &model);
+    model.notes = supply.checkpoint ? checkpoint_take_notes(supply.checkpoint) : NULL;
     *out = model;
     model = (struct model){0}; // now owned by the caller
     e = OK;

@@ -2,43 +2,118 @@
 
 #include <stdlib.h>
 
-FALLIBLE shards_create(struct placement *placement, struct shards **out) {
-    *out = NULL;
-    struct shards *shards = calloc(1, sizeof *shards);
-    struct expert_weights *ranks = calloc(placement->ranks, sizeof *ranks);
-    struct expert_block **blocks = calloc(placement->copies, sizeof *blocks);
-    void **table = calloc((size_t)placement->copies * EXPERT_TABLE, sizeof *table);
-    if (!shards || !ranks || !blocks || !table) {
-        free(shards);
-        free(ranks);
-        free(blocks);
-        free(table);
-        placement_destroy(placement);
+// Does slot s start a run? The first slot of each rank does.
+static bool starts_run(const struct placement *placement, const struct expert_shapes *shapes, uint32_t rank, uint32_t s) {
+    const uint32_t *experts = placement->rank_experts;
+    return s == placement->rank_first[rank] || shapes->of_expert[experts[s]] != shapes->of_expert[experts[s - 1]];
+}
+
+static uint32_t count_runs(const struct placement *placement, const struct expert_shapes *shapes) {
+    uint32_t runs = 0;
+    for (uint32_t r = 0; r < placement->ranks; r++) {
+        for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
+            runs += starts_run(placement, shapes, r, s);
+        }
+    }
+    return runs;
+}
+
+static void cut_runs(struct shards *shards) {
+    const struct placement *placement = shards->placement;
+    uint32_t runs = 0;
+    for (uint32_t r = 0; r < placement->ranks; r++) {
+        shards->rank_runs[r] = runs;
+        for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
+            if (starts_run(placement, shards->shapes, r, s)) {
+                shards->run_first[runs++] = s;
+            }
+            shards->bytes += expert_shape_of(shards->shapes, placement->rank_experts[s])->bytes;
+        }
+    }
+    shards->rank_runs[placement->ranks] = runs;
+    shards->run_first[runs] = placement->copies;
+}
+
+static FALLIBLE allocate(struct shards *shards, uint32_t runs) {
+    const struct placement *placement = shards->placement;
+    shards->runs = calloc((size_t)runs + 1, sizeof *shards->runs); // + 1: calloc of nothing may return NULL
+    shards->run_first = calloc((size_t)runs + 1, sizeof *shards->run_first);
+    shards->rank_runs = calloc((size_t)placement->ranks + 1, sizeof *shards->rank_runs);
+    shards->blocks = calloc(placement->copies, sizeof *shards->blocks);
+    shards->table = calloc((size_t)placement->copies * EXPERT_TABLE, sizeof *shards->table);
+    if (!shards->runs || !shards->run_first || !shards->rank_runs || !shards->blocks || !shards->table) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of a placement");
     }
-    *shards = (struct shards){.placement = placement, .ranks = ranks, .blocks = blocks, .table = table};
+    return OK;
+}
+
+FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, struct shards **out) {
+    *out = NULL;
+    struct shards *shards = calloc(1, sizeof *shards);
+    if (!shards) {
+        placement_destroy(placement);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement");
+    }
+    *shards = (struct shards){.placement = placement, .shapes = shapes};
+    err_t e = allocate(shards, count_runs(placement, shapes));
+    if (err_is(e)) {
+        shards_destroy(shards);
+        return e;
+    }
+    cut_runs(shards);
     *out = shards;
     return OK;
 }
 
-void shards_bind(struct shards *shards, const struct expert_shape *shape) {
-    const uint32_t *first = shards->placement->rank_first;
-    for (uint32_t r = 0; r < shards->placement->ranks; r++) {
-        expert_weights_bind(shape, shards->blocks + first[r], first[r + 1] - first[r],
-                            shards->table + (size_t)first[r] * EXPERT_TABLE, &shards->ranks[r]);
+uint32_t shards_run_shape(const struct shards *shards, uint32_t run) {
+    return shards->shapes->of_expert[shards->placement->rank_experts[shards->run_first[run]]];
+}
+
+void shards_bind(struct shards *shards) {
+    const uint32_t *first = shards->run_first;
+    for (uint32_t r = 0; r < shards->rank_runs[shards->placement->ranks]; r++) {
+        expert_weights_bind(&shards->shapes->all[shards_run_shape(shards, r)], shards->blocks + first[r], first[r + 1] - first[r],
+                            shards->table + (size_t)first[r] * EXPERT_TABLE, &shards->runs[r]);
     }
+}
+
+const struct expert_weights *shards_find(const struct shards *shards, uint32_t slot, size_t *group) {
+    uint32_t low = 0, high = shards->rank_runs[shards->placement->ranks];
+    while (low + 1 < high) { // run_first[low] <= slot < run_first[high]
+        uint32_t middle = low + (high - low) / 2;
+        if (shards->run_first[middle] <= slot) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    *group = slot - shards->run_first[low];
+    return &shards->runs[low];
+}
+
+uint64_t shards_missing_bytes(const struct expert_shapes *shapes, const struct placement *from, const struct placement *to) {
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < to->num_experts; e++) {
+        for (uint32_t i = to->holder_first[e]; i < to->holder_first[e + 1]; i++) {
+            bool is_missing = placement_slot(from, to->holders[i], e) == PLACEMENT_NO_SLOT;
+            bytes += is_missing ? expert_shape_of(shapes, e)->bytes : 0;
+        }
+    }
+    return bytes;
 }
 
 void shards_destroy(struct shards *shards) {
     if (!shards) {
         return;
     }
-    for (uint32_t s = 0; s < shards->placement->copies; s++) {
+    for (uint32_t s = 0; shards->blocks && s < shards->placement->copies; s++) {
         expert_block_drop(shards->blocks[s]);
     }
     placement_destroy(shards->placement);
     free(shards->blocks);
-    free(shards->ranks);
+    free(shards->runs);
+    free(shards->run_first);
+    free(shards->rank_runs);
     free(shards->table);
     free(shards->device_slots);
     free(shards);
@@ -63,11 +138,11 @@ static FALLIBLE move_slot(const struct shards *from, struct shards *to, uint32_t
     return OK;
 }
 
-FALLIBLE shards_move(const struct shards *from, const struct expert_shape *shape, struct placement *placement,
-                     const struct block_copier *copier, struct shards **out) {
+FALLIBLE shards_move(const struct shards *from, struct placement *placement, const struct block_copier *copier,
+                     struct shards **out) {
     *out = NULL;
     struct shards *to;
-    TRY(shards_create(placement, &to));
+    TRY(shards_create(placement, from->shapes, &to));
     for (uint32_t r = 0; r < placement->ranks; r++) {
         for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
             err_t e = move_slot(from, to, r, s, copier);
@@ -77,7 +152,7 @@ FALLIBLE shards_move(const struct shards *from, const struct expert_shape *shape
             }
         }
     }
-    shards_bind(to, shape);
+    shards_bind(to);
     *out = to;
     return OK;
 }

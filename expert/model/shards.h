@@ -8,13 +8,18 @@
 #include "expert/model/expert_block.h"
 #include "shard/placement.h"
 
+// The weights of a rank are runs: consecutive slots whose experts have one shape. A rank has one run if all its experts do.
 struct shards {
-    struct placement *placement;  // owned
-    struct expert_weights *ranks; // [placement->ranks]
-    struct expert_block **blocks; // [placement->copies] by slot; one reference each
-    void **table;                 // [placement->copies * EXPERT_TABLE] the pointer tables of `ranks`
-    uint32_t *device_slots;       // [placement->copies] the expert's slot on the rank's device; NULL without devices. Owned
-    uint64_t users;               // batches and readers; guarded by shards_in_force.mutex
+    struct placement *placement;        // owned
+    const struct expert_shapes *shapes; // of the layer; borrowed
+    struct expert_weights *runs;        // [rank_runs[placement->ranks]]
+    uint32_t *run_first;                // [runs + 1] first slot of each run
+    uint32_t *rank_runs;                // [placement->ranks + 1] first run of each rank
+    struct expert_block **blocks;       // [placement->copies] by slot; one reference each
+    void **table;                       // [placement->copies * EXPERT_TABLE] the pointer tables of `runs`
+    uint64_t bytes;                     // of all blocks
+    uint32_t *device_slots;             // [placement->copies] the expert's slot on the rank's device; NULL without devices. Owned
+    uint64_t users;                     // batches and readers; guarded by shards_in_force.mutex
 };
 
 // The current set of a layer, which new batches take.
@@ -26,14 +31,21 @@ struct shards_in_force {
 };
 
 // Takes ownership of the placement, also on error. The caller then sets all blocks and calls shards_bind. EXPERTD_ERR_NOMEM.
-FALLIBLE shards_create(struct placement *placement, struct shards **out);
-void shards_bind(struct shards *shards, const struct expert_shape *shape);
+FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, struct shards **out);
+void shards_bind(struct shards *shards);
 void shards_destroy(struct shards *shards); // drops its blocks. NULL is legal
+
+// The weights of the expert in a slot: group *group of the result.
+const struct expert_weights *shards_find(const struct shards *shards, uint32_t slot, size_t *group);
+// The index of a run's shape in shards->shapes.
+uint32_t shards_run_shape(const struct shards *shards, uint32_t run);
+// Bytes of the blocks of `to` that `from` lacks.
+uint64_t shards_missing_bytes(const struct expert_shapes *shapes, const struct placement *from, const struct placement *to);
 
 // A set for another placement of the same layer: blocks that stay on their rank are shared with `from`, the others are copied.
 // Takes ownership of the placement, also on error. Errors as expert_block_copy; `from` is unchanged then.
-FALLIBLE shards_move(const struct shards *from, const struct expert_shape *shape, struct placement *placement,
-                     const struct block_copier *copier, struct shards **out);
+FALLIBLE shards_move(const struct shards *from, struct placement *placement, const struct block_copier *copier,
+                     struct shards **out);
 
 void shards_in_force_init(struct shards_in_force *in_force, struct shards *shards); // takes ownership
 void shards_in_force_deinit(struct shards_in_force *in_force);                      // no batch uses it any more

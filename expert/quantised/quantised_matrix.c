@@ -94,7 +94,53 @@ static FALLIBLE check_zeros(const struct expertd_code_words *c, size_t n, size_t
     for (size_t i = 0; c->bits == 4 && c->add && i < n * scales; i++) {
         *of_16 += zeros[i] == 16;
     }
+    for (size_t i = 0; c->bits == 8 && c->add == 8 && i < n * scales; i++) { // signed bytes of codes of 4 bits
+        if (zeros[i] > 15) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "zero point %zu of row %zu is %d, but those of 4 bits are -8 to 7: the file is damaged",
+                 i % scales, i / scales, (int8_t)(zeros[i] - 8));
+        }
+    }
     return OK;
+}
+
+// The zero points of symmetric codes must not say anything else.
+static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, size_t scales) {
+    const struct expertd_code_words *c = &m->unused_zeros;
+    unsigned first = c->data ? expertd_quantised_code(c, 0, 0) : 0, middle = m->unused_middle;
+    bool known = first == 0 || first == middle || (m->unused_may_be_less_one && first == middle - 1);
+    for (size_t row = 0; c->data && row < n; row++) {
+        for (size_t g = 0; g < scales; g++) {
+            unsigned zero = expertd_quantised_code(c, row, g);
+            if (!known || zero != first) {
+                FAIL(EXPERTD_ERR_CHECKPOINT,
+                     "tensor %s has the zero point %u for group %zu of row %zu, but %s %s, which means one zero point for all: one "
+                     "of "
+                     "the two is wrong",
+                     m->zeros_tensor->name, zero, g, row, m->symmetric_key ? m->symmetric_key : "symmetric",
+                     m->symmetric_key ? "is true" : "is absent, which means true");
+            }
+        }
+    }
+    return OK;
+}
+
+// Without `sym`, zero points that are all one above or below the middle have two readings: some programs take `sym` to be true and
+// do not read them.
+static FALLIBLE check_doubted_zeros(const struct quantised_matrix *m, size_t n, size_t scales, const uint8_t *zeros) {
+    uint8_t middle = m->format.code == EXPERTD_CODE_INT4 ? 8 : 0, above = (uint8_t)(zeros[0] - middle);
+    if (!m->zeros_are_doubted || (above != 1 && above != 0xff)) {
+        return OK;
+    }
+    for (size_t i = 1; i < n * scales; i++) {
+        if (zeros[i] != zeros[0]) {
+            return OK;
+        }
+    }
+    FAIL(
+        EXPERTD_ERR_CHECKPOINT,
+        "tensor %s has zero points that are all one %s the middle of the codes' range, and quantization_config has no `sym`: other "
+        "programs read such a file in two ways; set sym to true if the weights are symmetric, else to false",
+        m->zeros_tensor->name, above == 1 ? "above" : "below");
 }
 
 // The scale of a k: by scale_of_k, else by consecutive groups.
@@ -109,12 +155,13 @@ static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
 
 static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
     size_t span = m->format.scale_k ? m->format.scale_k : k;
+    bool unused = m->scale_of_k && scale_of(m, 0) == -1; // compressed-tensors: everywhere -1
     for (size_t i = 0; m->scale_of_k && i < k; i++) {
-        if (scale_of(m, i) != (int32_t)(i / span)) {
+        if (scale_of(m, i) != (unused ? -1 : (int32_t)(i / span))) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx gives scale %d to k %zu, but by config.json (desc_act) the groups of k are consecutive: if the weights "
-                 "were quantised in the order of activations, set desc_act to true",
-                 (int)scale_of(m, i), i);
+                 "g_idx gives scale %d to k %zu, but by config.json (%s) the groups of k are consecutive: if the weights were "
+                 "quantised in the order of activations, set desc_act to true",
+                 (int)scale_of(m, i), i, m->ordered_key ? m->ordered_key : "desc_act is absent");
         }
     }
     return OK;
@@ -130,8 +177,9 @@ static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *nex
         int32_t scale = scale_of(m, i);
         if (scale < 0 || (size_t)scale >= scales) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx gives scale %d to k %zu, but there are %zu scales: the file or the group size in config.json is wrong",
-                 (int)scale, i, scales);
+                 "g_idx gives scale %d to k %zu, but there are %zu scales: the file, or the group size or %s in config.json is "
+                 "wrong",
+                 (int)scale, i, scales, m->ordered_key ? m->ordered_key : "desc_act");
         }
         size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
         if (next[g] == end) {
@@ -159,9 +207,13 @@ static float scale_value(const struct expertd_quantised_format *format, const vo
     return value;
 }
 
-// Rows of scales: one for each scale_columns rows of the matrix.
-static size_t scale_rows(const struct expertd_quantised_source *source, size_t n) {
-    return n / source->scale_columns + (n % source->scale_columns != 0);
+// Rows of scales: one for each block of scale_columns rows of the matrix.
+static size_t scale_rows(size_t first, size_t n, size_t columns) {
+    return (first + n) / columns + ((first + n) % columns != 0);
+}
+
+static size_t rows_of_scales(const struct quantised_rows *r, size_t n) {
+    return scale_rows(r->source.scale_first, n, r->source.scale_columns);
 }
 
 // Copies `count` scales of one row, beginning at g.
@@ -225,7 +277,7 @@ static size_t count_not_finite(enum expertd_dtype dtype, const char *scales, siz
 
 // The number of scales that are NaN or infinite. Contiguous runs are counted in one call.
 static size_t count_not_finite_scales(const struct quantised_rows *r, size_t n) {
-    size_t rows = scale_rows(&r->source, n), found = 0;
+    size_t rows = rows_of_scales(r, n), found = 0;
     bool by_row = r->source.scale_g_stride == 1, contiguous = by_row || r->source.scale_n_stride == 1;
     size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = contiguous ? length : 1;
     for (size_t line = 0; line < lines; line++) {
@@ -259,6 +311,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
         .scales = m->scales,
         .scale_columns = m->scale_columns,
+        .scale_first = m->scale_first,
         .scale_n_stride = m->scale_n_stride,
         .scale_g_stride = m->scale_g_stride,
     };
@@ -266,6 +319,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
     }
     TRY(check_scales(m, n, out));
+    TRY(check_unused_zeros(m, n, out->scales));
     TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
         stage_codes(m, &buffers, n, k);
@@ -275,6 +329,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (m->zeros.data) {
         expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, buffers.zeros);
         TRY(check_zeros(&m->zeros, n, out->scales, buffers.zeros, &out->zeros_of_16));
+        TRY(check_doubted_zeros(m, n, out->scales, buffers.zeros));
         out->source.zeros = row_source(buffers.zeros, 8, out->scales);
     }
     out->order = buffers.order;
@@ -285,7 +340,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
 
 static void digest_scales(const struct quantised_rows *r, size_t n, struct digest *digest) {
     char chunk[CHUNK * sizeof(float)];
-    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
+    for (size_t row = 0; row < rows_of_scales(r, n); row++) {
         for (size_t g = 0; g < r->scales; g += CHUNK) {
             size_t count = r->scales - g < CHUNK ? r->scales - g : CHUNK;
             gather_scales(r, row, g, count, chunk);
@@ -351,7 +406,7 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
 }
 
 float quantised_rows_scale(const struct quantised_rows *r, size_t row, size_t g) {
-    float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
+    float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g));
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
@@ -408,27 +463,8 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
 uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
     uint64_t scales = quantised_scales(&m->format, k);
     uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
-    bytes += (n / m->scale_columns + (n % m->scale_columns != 0)) * scales * expertd_dtype_size(m->format.scale);
+    bytes += scale_rows(m->scale_first, n, m->scale_columns) * scales * expertd_dtype_size(m->format.scale);
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
-}
-
-FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out) {
-    *out = *all;
-    INVARIANT(are_rows(&all->codes) && !all->zeros.data && !all->scale_of_k);
-    out->codes.data = (const char *)all->codes.data + code_bytes(all->codes.bits, first * all->codes.n_stride);
-    out->codes.n_stride *= step;
-    out->codes.n_word_stride *= step;
-    if (all->scale_n_stride == 0) {
-        return OK; // one scale row for all
-    }
-    if (first % all->scale_columns != 0 || (step > 1 && all->scale_columns > 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "gate and up share blocks of %zu rows of scales, which cannot be split: store the two separately", all->scale_columns);
-    }
-    size_t scale = first / all->scale_columns * all->scale_n_stride;
-    out->scales = (const char *)all->scales + scale * expertd_dtype_size(all->format.scale);
-    out->scale_n_stride *= step;
-    return OK;
 }
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {

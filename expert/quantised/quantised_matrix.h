@@ -17,6 +17,7 @@ struct safetensors_entry;
 struct byte_range {
     const void *data;
     size_t bytes;
+    size_t expert_stride; // bytes to the next expert's range, where a tensor holds all experts; 0: all have the same
 };
 
 enum { QUANTISED_RANGES = 5 };
@@ -25,10 +26,19 @@ struct quantised_matrix {
     struct expertd_quantised_format format;
     struct expertd_code_words codes; // data NULL: the matrix is not quantised
     struct expertd_code_words zeros; // zero points; its k counts scales
-    const void *scales;              // with the columns and strides below: see struct expertd_quantised_source
-    size_t scale_columns, scale_n_stride, scale_g_stride;
+    // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be 0, or unused_middle, or one
+    // less if unused_may_be_less_one.
+    struct expertd_code_words unused_zeros; // data NULL: there are none
+    uint8_t unused_middle;
+    bool unused_may_be_less_one;
+    bool zeros_are_doubted;    // config.json does not say whether the codes are symmetric
+    const char *symmetric_key; // of config.json, for messages; NULL: it has no such key
+    const char *ordered_key;
+    const void *scales; // with the columns and strides below: see struct expertd_quantised_source
+    size_t scale_columns, scale_first, scale_n_stride, scale_g_stride;
     const void *global; // one element, for format.global
     enum expertd_dtype global_dtype;
+    size_t global_columns;  // rows of the matrix that share a global scale, where it has several; 0: all
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order (g_idx); NULL: consecutive groups
     bool ordered;           // pack k sorted by scale, and permute the activations; false: scale_of_k must be consecutive groups
     const char *stored;     // the format's name on disk: "GPTQ"
@@ -55,8 +65,8 @@ size_t quantised_scales(const struct expertd_quantised_format *format, size_t k)
 // Bytes of staging memory that quantised_rows_take needs.
 size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
-// Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, or scale_of_k
-// is inconsistent. staging: 64-byte aligned.
+// Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, scale_of_k
+// is inconsistent, or the zero points contradict config.json. staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
 
 // Adds codes, zero points, scales, the global scale and the order to the digest, row by row.
@@ -71,8 +81,12 @@ void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k,
 // Bytes of codes, scales and zero points as stored.
 uint64_t quantised_stored_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
-// Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: the rows of one scale block would be split.
+// Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: other rows share their words or scale blocks.
 FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out);
+
+// Splits the n rows of `all` into gate and up: gate's rows first, or alternating. Both get one format. Errors as above.
+FALLIBLE quantised_split(const struct quantised_matrix *all, size_t n, bool alternating, struct quantised_matrix *gate,
+                         struct quantised_matrix *up);
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b);
 

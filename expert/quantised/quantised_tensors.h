@@ -5,14 +5,7 @@
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/quantised/quantised_matrix.h"
-
-// The matrix to take.
-struct quantised_module {
-    const char *name; // "model.layers.3.mlp.experts.0.up_proj"
-    uint64_t experts; // the first dimension of tensors that hold all experts; 0: the tensors hold one matrix
-    uint64_t n, k;
-    bool first; // of its layer: check config.json's list of modules that are not quantised
-};
+#include "expert/quantised/quantised_module.h"
 
 // Does the module have tensors of a known format?
 bool quantised_exists(const struct tensor_finder *finder, const char *module);
@@ -21,6 +14,19 @@ bool quantised_exists(const struct tensor_finder *finder, const char *module);
 // has an unexpected dtype or shape, the quant_method does not write such tensors, or config.json excludes the module from
 // quantisation.
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out);
+
+// The matrices of a module that holds gate and up, n = 2 * I: gate's rows first, or alternating. Sets gate_up->parts. Errors as
+// quantised_take, and gate and up share words or blocks that cannot be split.
+FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_module *gate_up, bool alternating,
+                                struct quantised_matrix *gate, struct quantised_matrix *up);
+
+// The matrices of a fused pair: gate and up in one matrix [2 * I, H], and down [H, I]. The two modules have the same orientation;
+// their `orientation` and `parts` are set here. Errors as above, and the two have different orientations.
+struct quantised_fused {
+    struct quantised_matrix gate, up, down;
+};
+FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
+                              bool alternating, struct quantised_fused *out);
 
 // Expert e's matrix, computed from the first expert's.
 struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first, uint64_t e);

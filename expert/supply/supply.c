@@ -2,6 +2,7 @@
 
 #include "base/arena.h"
 #include "expert/checkpoint/digest.h"
+#include "expert/quantised/quantise.h"
 
 void supply_close(struct supply *supply) {
     layer_tensors_free(supply->layers, supply->count);
@@ -39,25 +40,34 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
                      struct supply_matrix *out) {
     *out = (struct supply_matrix){0};
     set_shape(&layer->params, expert, tensor, out);
-    return supply->source->describe(supply, layer, expert, tensor, out);
+    if (!supply->source->describe(supply, layer, expert, tensor, out)) {
+        return false;
+    }
+    bool of_routed_expert = expert != SUPPLY_SHARED && tensor <= SUPPLY_DOWN;
+    out->quantise = of_routed_expert && !out->quantised ? supply->quantise : NULL;
+    return true;
 }
 
-bool supply_keeps_codes(const struct supply *supply, const struct supply_matrix *m) {
-    return m->quantised && supply->widen == EXPERTD_DTYPE_NONE;
+const struct expertd_quantised_format *supply_codes(const struct supply *supply, const struct supply_matrix *m) {
+    return m->quantise                                           ? quantise_codes(m->quantise)
+           : m->quantised && supply->widen == EXPERTD_DTYPE_NONE ? &m->quantised->format
+                                                                 : NULL;
 }
 
-// ---- staging memory. For a quantised tensor: the rows, the widened elements, the implementation's staging_bytes. For a plain
-// tensor only the last.
+// ---- staging memory: the rows of codes, the widened elements, the implementation's staging_bytes, as far as the tensor has them
 
 static size_t rows_bytes(const struct supply_matrix *m) {
-    return arena_rounded(quantised_rows_bytes(m->quantised, m->n, m->k));
+    return arena_rounded(m->quantised  ? quantised_rows_bytes(m->quantised, m->n, m->k)
+                         : m->quantise ? quantise_staging_bytes(m->quantise, m->n, m->k)
+                                       : 0);
+}
+
+static bool is_widened(const struct supply *supply, const struct supply_matrix *m) {
+    return m->quantised && !supply_codes(supply, m);
 }
 
 static size_t source_staging_at(const struct supply *supply, const struct supply_matrix *m) {
-    if (!m->quantised) {
-        return 0;
-    }
-    return rows_bytes(m) + (supply_keeps_codes(supply, m) ? 0 : arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen)));
+    return rows_bytes(m) + (is_widened(supply, m) ? arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen)) : 0);
 }
 
 static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
@@ -115,10 +125,16 @@ void supply_digest(const struct supply_matrix *m, void *staging, struct digest *
     }
 }
 
-void supply_widen(const struct supply *supply, void *staging, struct supply_matrix *m) {
-    char *out = (char *)staging + rows_bytes(m);
-    quantised_rows_widen(&m->rows, m->n, m->k, supply->widen, out);
-    m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen, .n_stride = m->k, .k_stride = 1};
+FALLIBLE supply_convert(const struct supply *supply, void *staging, struct supply_matrix *m) {
+    if (m->quantise) {
+        return quantise_rows(m->quantise, &m->source, m->n, m->k, staging, &m->rows);
+    }
+    if (is_widened(supply, m)) {
+        char *out = (char *)staging + rows_bytes(m);
+        quantised_rows_widen(&m->rows, m->n, m->k, supply->widen, out);
+        m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen, .n_stride = m->k, .k_stride = 1};
+    }
+    return OK;
 }
 
 void supply_release(const struct supply *supply, const struct supply_matrix *matrix) {

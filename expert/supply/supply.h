@@ -2,8 +2,7 @@
 // (checkpoint_supply.h) and generated weights (synthetic/). Both describe their layers as layer_tensors, so that sizing, packing
 // and digests have one code path. A vector is a matrix of one row.
 //
-// The steps of a tensor, in this order: supply_fetch, supply_prepare, supply_unpack, supply_digest, supply_widen (only for codes
-// that do not stay quantised), supply_release.
+// The steps of a tensor, in this order: supply_fetch, supply_prepare, supply_unpack, supply_digest, supply_convert, supply_release.
 //
 // Immutable once open. Any thread may fetch; each needs its own staging memory.
 #ifndef EXPERTD_EXPERT_SUPPLY_SUPPLY_H
@@ -19,6 +18,7 @@
 
 struct checkpoint;
 struct digest;
+struct quantise_format;
 struct safetensors_entry;
 
 // An expert's tensors in the order in which its digest covers them. The order is part of every weights_id: never change it.
@@ -48,6 +48,7 @@ struct supply {
     struct layer_tensors *layers; // [count], ascending; owned. Generated weights: only params, prefix and weight_dtype are set
     size_t count;
     enum expertd_dtype widen; // convert quantised weights to this dtype; EXPERTD_DTYPE_NONE: keep the codes
+    const struct quantise_format *quantise; // quantise the routed experts' plain matrices; NULL: keep the elements
     char model_type[64];
     const char *identity; // for the model's digest: the bytes of config.json, or the canonical name of a synthetic model
     size_t identity_length;
@@ -65,7 +66,8 @@ struct supply_matrix {
     struct expertd_weight_source source;      // data NULL: quantised, or generated and not yet fetched
     const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply, or &generated
     struct quantised_matrix generated;        // of a synthetic model; such a struct must not be copied
-    struct quantised_rows rows;               // of `quantised`, set by supply_unpack
+    const struct quantise_format *quantise;   // NULL unless plain elements are to be packed as codes
+    struct quantised_rows rows;               // of `quantised`, set by supply_unpack; or of `quantise`, set by supply_convert
 };
 
 // What an implementation provides. The matrix already has its n and k.
@@ -91,8 +93,8 @@ void supply_close(struct supply *supply); // legal on a zeroed struct
 bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out);
 
-// True if the tensor is quantised and its codes are packed as they are, not widened.
-bool supply_keeps_codes(const struct supply *supply, const struct supply_matrix *matrix);
+// The format of the codes that are packed; NULL: plain elements are packed.
+const struct expertd_quantised_format *supply_codes(const struct supply *supply, const struct supply_matrix *matrix);
 
 // Bytes of 64-byte aligned staging memory that suffice for every tensor.
 size_t supply_staging_bytes(const struct supply *supply);
@@ -110,8 +112,9 @@ FALLIBLE supply_unpack(void *staging, struct supply_matrix *matrix);
 // Adds the stored codes to the digest, and everything else that the tensor's values depend on.
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
 
-// Converts a quantised tensor to plain elements of supply->widen, in matrix->source.
-void supply_widen(const struct supply *supply, void *staging, struct supply_matrix *matrix);
+// Converts the tensor to what is packed, if it is stored otherwise: codes to elements of supply->widen, in matrix->source; elements
+// to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
+FALLIBLE supply_convert(const struct supply *supply, void *staging, struct supply_matrix *matrix);
 
 // Releases the tensor's pages, which count as this process's memory until then. Another tensor on one of these pages causes the
 // page to be read again.

@@ -115,13 +115,12 @@ static FALLIBLE check_gate(const struct expertd_gate_up_args *args) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is %s, but the activation has %s", gate ? "given" : "missing",
                    gate ? "none" : "one");
     }
-    if (gate && (gate->dtype != up->dtype || gate->k != up->k || gate->n != up->n || gate->groups != up->groups ||
-                 gate->group_bytes != up->group_bytes || !gate->format != !up->format)) {
+    if (gate && (gate->dtype != up->dtype || gate->k != up->k || gate->n != up->n || gate->groups != up->groups)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: both must be equal",
                    gate->groups, expertd_dtype_name(gate->dtype), gate->n, gate->k, up->groups, expertd_dtype_name(up->dtype),
                    up->n, up->k);
     }
-    if (gate && gate->layout != up->layout) {
+    if (gate && !gate->format && !up->format && gate->layout != up->layout) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "gate", "gate is packed in layout %d, up in %d: both must be equal", (int)gate->layout,
                    (int)up->layout);
     }

@@ -43,6 +43,14 @@ static size_t panels_per_call(const struct walk_work *work) {
     return KERNEL_PANELS_MAX / work->walk->operands;
 }
 
+static size_t bytes_of_panels(const struct walk_work *work) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < work->walk->operands; i++) {
+        bytes += work->operand[i].panel_bytes;
+    }
+    return bytes;
+}
+
 static void cut(struct walk_work *work, unsigned threads, struct walk_span *spans) {
     const struct expertd_grouped_matmul_args *args = work->walk->args;
     const struct expertd_schedule_class class = expertd_tuning_class(args, threads);
@@ -52,7 +60,7 @@ static void cut(struct walk_work *work, unsigned threads, struct walk_span *span
         .kernels = &work->operand[0].kernels,
         .panels = div_up(work->n, EXPERTD_KERNEL_PANEL),
         .panels_per_call = panels_per_call(work),
-        .panel_bytes = work->operand[0].panel_bytes * work->walk->operands,
+        .panel_bytes = bytes_of_panels(work),
         .row_bytes = work->k * work->element,
         .threads = threads,
         .schedule = &schedule,
@@ -322,6 +330,11 @@ static struct walk_operand operand_of(const struct expertd_packed_weights *weigh
     return (struct walk_operand){.data = weights->data, .panel_bytes = panel_bytes, .kernels = panel_kernels_of(weights)};
 }
 
+// NULL: plain elements.
+static bool same_format(const struct expertd_quantised_format *f, const struct expertd_quantised_format *g) {
+    return f && g ? expertd_quantised_format_equal(f, g) : f == g;
+}
+
 void matmul_walk(const struct matmul_walk *walk, struct expertd_team *team, void *scratch) {
     const struct expertd_packed_weights *weights = walk->rhs[0];
     INVARIANT(walk->operands > 0 && walk->operands <= WALK_OPERANDS);
@@ -332,7 +345,7 @@ void matmul_walk(const struct matmul_walk *walk, struct expertd_team *team, void
     }
     struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
     // A call with panels of both operands has one format, so operands of different formats are multiplied panel by panel.
-    first->single_panels = first->format && last->format && !expertd_quantised_format_equal(first->format, last->format);
+    first->single_panels = !same_format(first->format, last->format);
     unsigned threads = work.threads = expertd_team_threads(team);
     cut(&work, threads, scratch);
     expertd_team_run(team, work.tasks.count < threads ? work.tasks.count : threads, team ? run_on_thread : run_on_stack, &work);

@@ -20,7 +20,7 @@ struct walk_sums {
 
 struct matmul_walk {
     const struct expertd_grouped_matmul_args *args; // checked. The walk reads rows, groups and schedule; the epilogue writes out
-    const struct expertd_packed_weights *rhs[WALK_OPERANDS]; // of equal k, n and dtype; all or none quantised, formats may differ
+    const struct expertd_packed_weights *rhs[WALK_OPERANDS]; // of equal k, n and dtype; formats may differ
     size_t operands;                                         // 1 or 2
     size_t out_element; // bytes of an element of out, whose lines are prefetched with small m; 0: non-temporal stores, no prefetch
     void (*epilogue)(const void *context, const struct walk_sums *sums); // called once per output element, on any thread

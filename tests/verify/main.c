@@ -79,12 +79,19 @@ static enum expertd_dtype dtype_of_numerics(const char *numerics_id) {
     return strstr(numerics_id, "/f32/") ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16;
 }
 
+// "int4" of "1/bf16/cpu+quantize_int4"; NULL: the weights were not quantised while loading.
+static const char *quantise_of_numerics(const char *numerics_id) {
+    static const char MARK[] = "+quantize_";
+    const char *mark = strstr(numerics_id, MARK);
+    return mark ? mark + strlen(MARK) : NULL;
+}
+
 // Selects the daemon's arithmetic for the reference if this build has it. If not, check_identity reports that the ids differ.
 static void choose_arithmetic(const char *numerics_id) {
     char name[32];
     const char *last = strrchr(numerics_id, '/');
     snprintf(name, sizeof name, "%s", last ? last + 1 : "");
-    name[strcspn(name, "+")] = 0; // "+widen" does not change the arithmetic
+    name[strcspn(name, "+")] = 0; // "+widen" and "+quantize_..." do not change the arithmetic
     err_t unknown = expertd_kernel_select_arithmetic(name);
     (void)unknown;
 }
@@ -118,6 +125,7 @@ static FALLIBLE load_model(struct verify *v) {
         .hf_cache = o->hf_cache,
         .compute_dtype = dtype,
         .widen = strstr(layers[0].numerics_id, "+widen") != NULL,
+        .quantise = quantise_of_numerics(layers[0].numerics_id),
         .ranks = 1,
         .have_layers = true,
         .first_layer = layers[0].layer,

@@ -20,11 +20,11 @@
 enum { PAGE = 4096, TENSOR_ROOM = 1 << 20, HUGE_PAGE = 2 << 20 };
 
 // A dtype of `run`, its ggml type and the layout of a block: scales, then the codes of `run` k, of which the first half is in the
-// low nibbles of the bytes and the second half in the high nibbles.
+// low nibbles of the bytes and the second half in the high nibbles. bits 0: the file has the weights as ggml has them.
 struct product_type {
     const char *name;
     enum ggml_type type;
-    unsigned bits, block, run, scale_k, scale_bytes; // bits 0: not quantised
+    unsigned bits, block, run, scale_k, scale_bytes;
 };
 static const struct product_type TYPES[] = {
     {"f32", .type = GGML_TYPE_F32},
@@ -33,6 +33,18 @@ static const struct product_type TYPES[] = {
     {"nvfp4", GGML_TYPE_NVFP4, 4, 64, 16, 16, 1},
     {"int4-32", GGML_TYPE_Q4_0, 4, 32, 32, 32, 2},
     {"int8-32", GGML_TYPE_Q8_0, 8, 32, 32, 32, 2},
+    {"q4_0", .type = GGML_TYPE_Q4_0},
+    {"q4_1", .type = GGML_TYPE_Q4_1},
+    {"q5_0", .type = GGML_TYPE_Q5_0},
+    {"q5_1", .type = GGML_TYPE_Q5_1},
+    {"q8_0", .type = GGML_TYPE_Q8_0},
+    {"q2_k", .type = GGML_TYPE_Q2_K},
+    {"q3_k", .type = GGML_TYPE_Q3_K},
+    {"q4_k", .type = GGML_TYPE_Q4_K},
+    {"q5_k", .type = GGML_TYPE_Q5_K},
+    {"q6_k", .type = GGML_TYPE_Q6_K},
+    {"iq4_nl", .type = GGML_TYPE_IQ4_NL},
+    {"iq4_xs", .type = GGML_TYPE_IQ4_XS},
 };
 enum { TYPES_COUNT = sizeof TYPES / sizeof *TYPES };
 
@@ -217,7 +229,7 @@ int main(int argc, char **argv) {
     char *at = map_file(argv[8]), *output = map_file(argv[9]);
     const int32_t *sizes = (const int32_t *)take(&at, (size_t)s.groups * sizeof *sizes);
     const char *lhs = take(&at, (size_t)(s.rows * s.k) * x_bytes);
-    const char *weights = take(&at, type->bits ? elements * type->bits / 8 : elements * x_bytes);
+    const char *weights = take(&at, type->bits ? elements * type->bits / 8 : ggml_row_size(type->type, (int64_t)elements));
 
     size_t room = (size_t)(s.rows * (s.k + 2 * s.n)) * sizeof(float) + 2 * TENSOR_ROOM;
     struct ggml_context *context = ggml_init((struct ggml_init_params){room, NULL, false});

@@ -13,6 +13,7 @@ import time
 import torch
 import torch.nn.functional as F
 
+from dtypes import GGUF_TYPES
 from ours import Ours
 from shared_file import SharedFile
 
@@ -306,7 +307,7 @@ class Ggml(Product):
     """llama.cpp's MUL_MAT_ID in a separate process. Its rows are f32, which it rounds itself: for quantised weights to 8 bits with a
     scale for 32, so that it multiplies bytes."""
 
-    dtypes = ("bf16", "f32", "mxfp4", "nvfp4", "int4-32", "int8-32")
+    dtypes = ("bf16", "f32", "mxfp4", "nvfp4", "int4-32", "int8-32", *GGUF_TYPES)
 
     def __init__(self, job):
         program = pathlib.Path(sys.prefix) / "bin" / "ggml-product"

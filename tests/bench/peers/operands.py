@@ -61,6 +61,28 @@ class Coded(Plain):
         scales.copy_(self.draw(len(scales)))
 
 
+class Blocks(Plain):
+    """A block type of GGUF: [G, n, k / block] blocks as ggml stores them. All bytes are random but the f16 scales, whose offsets in a block
+    are given: those are small."""
+
+    coded = True
+
+    def __init__(self, block, block_bytes, *halves):
+        super().__init__(torch.bfloat16)
+        self.block, self.block_bytes, self.halves = block, block_bytes, halves
+
+    def parts(self, groups, n, k):
+        return [(groups * n * k // self.block * self.block_bytes, torch.uint8)]
+
+    def bytes(self, groups, n, k):
+        return self.parts(groups, n, k)[0][0]
+
+    def fill(self, tensors, groups, n, k):
+        blocks = tensors[0].random_(0, 256).view(-1, self.block_bytes)
+        for at in self.halves:
+            blocks[:, at:at + 2] = f16(len(blocks)).view(torch.uint8).view(-1, 2)
+
+
 def e8m0(count):
     return torch.randint(118, 122, (count,), dtype=torch.uint8)  # 2^-9 to 2^-6
 
@@ -81,4 +103,16 @@ WEIGHTS = {
     "nvfp4": Coded(4, 16, torch.uint8, e4m3),
     "int4-32": Coded(4, 32, torch.float16, f16),
     "int8-32": Coded(8, 32, torch.float16, f16),
+    "q4_0": Blocks(32, 18, 0),
+    "q4_1": Blocks(32, 20, 0, 2),
+    "q5_0": Blocks(32, 22, 0),
+    "q5_1": Blocks(32, 24, 0, 2),
+    "q8_0": Blocks(32, 34, 0),
+    "q2_k": Blocks(256, 84, 80, 82),
+    "q3_k": Blocks(256, 110, 108),
+    "q4_k": Blocks(256, 144, 0, 2),
+    "q5_k": Blocks(256, 176, 0, 2),
+    "q6_k": Blocks(256, 210, 208),
+    "iq4_nl": Blocks(32, 18, 0),
+    "iq4_xs": Blocks(256, 136, 0),
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expert/model/model_load.h"
+#include "expert/quantised/ggml_blocks.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"
 #include "expertd/kernels/quantised.h"
@@ -27,8 +29,9 @@ struct product_dtype {
     enum expertd_dtype rows;
     bool coded;
     struct expertd_quantised_format format;
-    unsigned bits;        // per code
-    size_t scale_columns; // columns per scale; 0: 1
+    unsigned bits;                    // per code
+    size_t scale_columns;             // columns per scale; 0: 1
+    const struct ggml_format *blocks; // not NULL: the file has the weights in GGUF's blocks
 };
 static const struct product_dtype PRODUCT_DTYPES[] = {
     {"f32", .rows = EXPERTD_DTYPE_F32},
@@ -52,12 +55,28 @@ static const struct product_dtype PRODUCT_DTYPES[] = {
 };
 enum { PRODUCT_DTYPES_COUNT = sizeof PRODUCT_DTYPES / sizeof *PRODUCT_DTYPES };
 
-static FALLIBLE find_dtype(const char *name, const struct product_dtype **out) {
+// A block type of GGUF: "q4_k".
+static bool find_blocks(const char *name, struct product_dtype *out) {
+    for (uint32_t id = 0; id < GGML_TYPE_IDS; id++) {
+        const struct ggml_type *type = ggml_type_of(id);
+        const struct ggml_format *blocks = type && strcasecmp(type->name, name) == 0 ? ggml_format_of(type) : NULL;
+        if (blocks) {
+            *out = (struct product_dtype){name, EXPERTD_DTYPE_BF16, true, blocks->format, .blocks = blocks};
+            return true;
+        }
+    }
+    return false;
+}
+
+static FALLIBLE find_dtype(const char *name, struct product_dtype *out) {
     for (size_t i = 0; i < PRODUCT_DTYPES_COUNT; i++) {
         if (strcmp(name, PRODUCT_DTYPES[i].name) == 0) {
-            *out = &PRODUCT_DTYPES[i];
+            *out = PRODUCT_DTYPES[i];
             return OK;
         }
+    }
+    if (find_blocks(name, out)) {
+        return OK;
     }
     FAIL(EXPERTD_ERR_USAGE, "unknown dtype %s of a product", name);
 }
@@ -112,7 +131,7 @@ static FALLIBLE serve(err_t (*run)(void *context, unsigned long number), void *c
 // ---- peer-ours product DTYPE GROUPS ROWS K N SETS THREADS FILE
 
 struct product {
-    const struct product_dtype *dtype;
+    struct product_dtype dtype;
     struct expertd_grouped_matmul_args args;
     struct expertd_packed_weights weights;
     void **tables; // [sets][groups]
@@ -141,10 +160,38 @@ static size_t columns_of_scale(const struct product_dtype *d) {
     return d->scale_columns ? d->scale_columns : 1;
 }
 
+// Decodes a group's blocks to rows of codes, scales and minima, and packs them, as the loader does.
+static FALLIBLE pack_blocks(const struct product *p, const char *blocks, void *dst) {
+    const struct expertd_packed_weights *w = &p->weights;
+    const struct ggml_format *f = p->dtype.blocks;
+    size_t bits = ggml_code_bits(f), scales = w->k / f->format.scale_k, size = expertd_dtype_size(f->format.scale);
+    size_t codes_bytes = w->n * w->k * bits / 8, scales_bytes = w->n * scales * size;
+    uint8_t *memory = malloc(codes_bytes + 2 * scales_bytes);
+    if (!memory) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a group's codes");
+    }
+    struct ggml_parts parts = {memory, memory + codes_bytes, f->format.minima ? memory + codes_bytes + scales_bytes : NULL};
+    ggml_blocks_decode(f, blocks, w->n, w->k, &parts);
+    struct expertd_quantised_source source = {
+        .codes = {.data = parts.codes, .bits = (unsigned)bits, .word = 1, .n_word_stride = w->k, .k_word_stride = 1},
+        .scales = parts.scales,
+        .minima = parts.minima,
+        .scale_columns = 1,
+        .scale_n_stride = scales,
+        .scale_g_stride = 1,
+    };
+    err_t e = expertd_pack_quantised(&source, &f->format, w->k, w->n, dst);
+    free(memory);
+    return e;
+}
+
 static FALLIBLE pack_group(const struct product *p, struct weights_of_file file, size_t group, void *dst) {
     const struct expertd_packed_weights *w = &p->weights;
-    const struct product_dtype *d = p->dtype;
+    const struct product_dtype *d = &p->dtype;
     size_t first = group * w->n * w->k;
+    if (d->blocks) {
+        return pack_blocks(p, file.elements + group * w->n * ggml_row_bytes(d->blocks, w->k), dst);
+    }
     if (!d->coded) {
         const char *elements = file.elements + first * expertd_dtype_size(d->rows);
         struct expertd_weight_source source = {.data = elements, .dtype = d->rows, .n_stride = w->k, .k_stride = 1};
@@ -187,13 +234,14 @@ static size_t number_at(char **argv, int i) {
 }
 
 static FALLIBLE take_operands(struct product *p, const int32_t **sizes, struct shared_file *file, struct weights_of_file *weights) {
-    const struct product_dtype *d = p->dtype;
+    const struct product_dtype *d = &p->dtype;
     size_t lines = p->weights.groups * p->weights.n, elements = lines * p->weights.k,
            bits = d->coded ? d->bits : 8 * expertd_dtype_size(d->rows);
+    size_t bytes = d->blocks ? lines * ggml_row_bytes(d->blocks, p->weights.k) : elements * bits / 8;
     TRY(take_part(file, p->weights.groups * sizeof **sizes, sizes));
     TRY(take_part(file, p->args.m * p->weights.k * expertd_dtype_size(d->rows), &p->args.lhs));
-    TRY(take_part(file, elements * bits / 8, &weights->elements));
-    if (d->coded) {
+    TRY(take_part(file, bytes, &weights->elements));
+    if (d->coded && !d->blocks) {
         size_t scales = lines / columns_of_scale(d) * scales_along_k(d, p->weights.k);
         TRY(take_part(file, scales * expertd_dtype_size(d->format.scale), &weights->scales));
     }
@@ -204,10 +252,10 @@ static FALLIBLE product_main(char **argv) {
     size_t groups = number_at(argv, 3), rows = number_at(argv, 4), k = number_at(argv, 5), n = number_at(argv, 6);
     struct product p = {.args = {.m = rows}, .sets = number_at(argv, 7)};
     TRY(find_dtype(argv[2], &p.dtype));
-    const struct expertd_quantised_format *format = p.dtype->coded ? &p.dtype->format : NULL;
-    p.weights = (struct expertd_packed_weights){.dtype = p.dtype->rows, .format = format, .groups = groups, .k = k, .n = n};
-    p.weights.layout = format ? EXPERTD_PACKED_PANELS : expertd_packed_layout_best(p.dtype->rows);
-    p.weights.group_bytes = format ? expertd_quantised_group_bytes(format, k, n) : expertd_packed_group_bytes(p.dtype->rows, k, n);
+    const struct expertd_quantised_format *format = p.dtype.coded ? &p.dtype.format : NULL;
+    p.weights = (struct expertd_packed_weights){.dtype = p.dtype.rows, .format = format, .groups = groups, .k = k, .n = n};
+    p.weights.layout = format ? EXPERTD_PACKED_PANELS : expertd_packed_layout_best(p.dtype.rows);
+    p.weights.group_bytes = format ? expertd_quantised_group_bytes(format, k, n) : expertd_packed_group_bytes(p.dtype.rows, k, n);
     struct expertd_team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
     struct shared_file file = {0};
     struct weights_of_file weights;

@@ -16,6 +16,7 @@ from harness.daemon import Daemon, run_program
 from harness.errors import raises
 from harness.paths import BUILD, SANITIZER, SERVED_CASES, SLOW
 from harness.protos import pb
+from harness.quantised import MIXED_GATES, QuantisedCheckpoint
 from harness.regions import Layout, Region
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 from test_latent import Model as Latent
@@ -360,6 +361,16 @@ def test_auto_uses_the_cpu_for_layers_that_gpus_do_not_compute(installed, tmp_pa
     daemon.stop()
     assert len(reasons) == 1 and "latent experts" in reasons[0]
     assert {layer.numerics_id for layer in layers} == {"1/f32/cpu"} and "device" not in status
+
+
+def test_auto_uses_the_cpu_for_gate_and_up_in_two_formats(installed, tmp_path):
+    program, env = installed("some", driver=True)
+    variant = MIXED_GATES["mxfp4_and_plain"]
+    daemon = Daemon("--device", "auto", model=QuantisedCheckpoint(tmp_path / "model", variant).folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto") if event["kind"] == "cpu"]
+    status = json.loads(daemon.get("/api/status")[1])
+    daemon.stop()
+    assert len(reasons) == 1 and variant.name in reasons[0] and "device" not in status
 
 
 def test_auto_tries_the_cpu_with_a_model_too_large_for_a_gpu(installed):

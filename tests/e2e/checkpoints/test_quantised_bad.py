@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.quantised import EXPERTS, FP8, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, fp8, pack_quantized
+from harness.quantised import EXPERTS, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, pack_quantized
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 40
@@ -77,21 +77,6 @@ def each_of(*changes):
     return change
 
 
-def one_expert_as(variant):
-    """Stores the last expert in another format."""
-
-    def change(checkpoint):
-        module = f"model.layers.0.mlp.experts.{EXPERTS - 1}."
-        for name in [name for name in checkpoint.tensors if name.startswith(module)]:
-            del checkpoint.tensors[name]
-        for part, dims in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
-            w = np.random.default_rng(3).standard_normal(dims)
-            stored = variant.quantise(w, np.random.default_rng(0))[0] if variant else {".weight": ("F32", w.astype(np.float32))}
-            checkpoint.tensors.update({f"{module}{part}_proj{suffix}": tensor for suffix, tensor in stored.items()})
-
-    return change
-
-
 def up_in_another_order(checkpoint):
     """Expert 1's up, sorted by a quantiser that treats each matrix separately."""
     w = np.random.default_rng(5).standard_normal((WIDTH, HIDDEN)) * HIDDEN ** -0.5
@@ -115,7 +100,9 @@ REFUSED = {
     "codes_missing": ("compressed_int4", remove(f"{GATE}.weight_packed"), [f"{GATE}.weight", "missing"]),
     "zero_points_missing": ("awq", remove(f"{GATE}.qzeros"), [f"{GATE}.qzeros", "missing"]),
     "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
-                                   [f"expert {EXPERTS - 1}'s down_proj", "int4_group32_zero"]),
+                                   ["config_groups.group_0.weights.symmetric is false", f"{LAST}.weight_zero_point"]),
+    "zero_points_of_up_missing": ("compressed_int4_asymmetric", remove(f"{GATE.replace('gate', 'up')}.weight_zero_point"),
+                                  ["expert 0's up is int4_group32,", "expert 0's gate is int4_group32_zero"]),
     "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
@@ -151,7 +138,7 @@ REFUSED = {
     # config.json
     "group_does_not_divide": ("compressed_int4", set_weights_config(group_size=48), ["weight_scale", "groups of 48 k"]),
     "group_of_8": ("compressed_int4", None, ["spans 8 k", "multiple of 16"]),
-    "bits_disagree": ("compressed_int4", set_weights_config(num_bits=8), ["weight_scale", "8 bits"]),
+    "bits_disagree": ("compressed_int4", set_weights_config(num_bits=8), ["weight_packed", "codes of 4 bits", "quantization_config.config_groups.group_0.weights.num_bits is 8"]),
     "group_size_is_text": ("gptq", set_config(group_size="many"), ["group_size", "many"]),
     "group_size_is_minus_two": ("gptq", set_config(group_size=-2), ["group_size", "-2"]),
     "block_of_nothing": ("fp8_blocks", set_config(weight_block_size=[0, 128]), ["weight_block_size"]),
@@ -160,20 +147,12 @@ REFUSED = {
     "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
     "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
-    "awq_tensors_without_a_method": ("awq", set_config(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
     "gptq_tensors_said_to_be_awq": ("gptq", set_config(quant_method="awq"), [f"{GATE}.qweight"]),
-    "experts_left_out": ("fp8_blocks", set_config(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
-                         [f"{GATE}.weight", "model.layers.0.mlp.experts", "one of the two is wrong"]),
-    "experts_left_out_by_expression": ("compressed_int4", set_config(ignore=["re:.*mlp\\.experts.*"]),
-                                       [f"{GATE}.weight_packed", "re:.*mlp"]),
     # tensors and formats that no row of the table has
     "an_unknown_tensor": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),
                               [f"{GATE}.pre_quant_scale"]),
     "a_bias_that_is_not_zero": ("gptq_symmetric_with_bias", put(f"{GATE}.bias", 1.0, 3), [f"{GATE}.bias"]),
     "bitsandbytes": ("fp8_blocks", as_bitsandbytes, [f"{GATE}.weight", "U8", "bitsandbytes"]),
-    "two_formats_in_a_layer": ("modelopt_fp8", one_expert_as(VARIANTS["fbgemm_per_row"]),
-                               [f"expert {EXPERTS - 1}'s gate_proj", "fp8_channel", "fp8_tensor"]),
-    "one_expert_plain": ("compressed_int4", one_expert_as(None), [f"expert {EXPERTS - 1}'s gate_proj", "F32", "int4_group32"]),
 }
 
 
@@ -189,17 +168,6 @@ def test_inconsistent_tensors_are_refused_by_name(name, tmp_path):
     if change:
         change(checkpoint)
     refused(checkpoint, *words)
-
-
-@pytest.mark.parametrize("up, words", [
-    (fp8(".weight_scale_inv", "F32", (128, 128), "F8_E5M2"), ["gate_proj is fp8_block128", "up_proj is fp8_e5m2_block128"]),
-    (fp8(".weight_scale_inv", "F32", (1, None)), ["gate_proj is fp8_block128", "up_proj is fp8_channel"]),
-    (fp8(".weight_scale_inv", "BF16", (128, 128)), ["gate_proj", "up_proj", "scales of F32", "of BF16"]),
-])
-def test_gate_and_up_in_two_formats_are_refused_by_name(up, words, tmp_path):
-    blocks = VARIANTS["fp8_blocks"]
-    checkpoint = QuantisedCheckpoint(tmp_path / "gate", Variant(blocks.name, FP8, blocks.quantise, (("up", up),)))
-    refused(checkpoint, "must have one format", *words)
 
 
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):

@@ -15,7 +15,7 @@ from .tensors import F8_VALUES, bf16_bits, bf16_values
 HIDDEN, WIDTH, EXPERTS, TOP_K, LAYER = 192, 160, 5, 2, 0
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
 SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "U8": "u1", "I8": "i1",
-         "I32": "<i4", "I64": "<i8"}
+         "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 
 
 # ---- elements
@@ -72,6 +72,16 @@ def pairs(codes):
 
 
 # ---- formats
+
+
+def plain(dtype):
+    """Not quantised."""
+
+    def quantise(w, random):
+        stored, meant = rounded(w, dtype)
+        return {".weight": (dtype, stored)}, meant
+
+    return quantise
 
 
 def fp8(scale, scale_dtype, block=None, dtype="F8_E4M3", shape=None, extras=()):
@@ -163,6 +173,30 @@ def int_quantized(group=None, zero_points=False):
     return quantise
 
 
+def quark(group, signed=False, reorder=True):
+    """INT4 of Quark: words along n in AWQ's order or in order; codes and zero points are signed or from 0."""
+
+    def quantise(w, random):
+        codes, zeros, scales, expanded = integers(w, 4, group, not signed, "F16")
+        column = np.argsort([0, 4, 1, 5, 2, 6, 3, 7]) if reorder else np.arange(8)
+        stored = lambda a: words(((a ^ 8) if signed else a).T.reshape(a.shape[1], -1, 8)[:, :, column].reshape(a.shape[1], -1), 4)
+        return ({".weight": ("I32", stored(codes)), ".weight_zero_point": ("I32", stored(zeros)), ".weight_scale": ("F16", scales.T)},
+                dequantise(codes, zeros, expanded, group))
+
+    return quantise
+
+
+def mlx_mx(bits):
+    """MLX's modes mxfp4 and mxfp8: words of consecutive k, an E8M0 scale per 32 k."""
+
+    def quantise(w, random):
+        tensors, meant = (fp4(".weight", ".scales", "U8", 32) if bits == 4 else fp8(".scales", "U8", (1, 32)))(w, random)
+        _, codes = tensors[".weight"]
+        return tensors | {".weight": ("U32", np.ascontiguousarray(codes).view(np.uint32))}, meant
+
+    return quantise
+
+
 def awq(group):
     def quantise(w, random):
         block_k = group if group > 0 else w.shape[1]
@@ -211,6 +245,7 @@ class Variant:
     config: dict
     quantise: object
     of_parts: tuple = ()  # ("down", quantise): parts with another format
+    of_experts: tuple = ()  # (2, "down", quantise): parts of single experts with another format; "all": all parts of the expert
 
 
 VARIANTS = {
@@ -275,7 +310,7 @@ VARIANTS = {
     "awq": Variant("int4_group32_zero", AWQ | {"group_size": 32}, awq(32)),
     "awq_whole_k": Variant("int4_channel_zero", AWQ | {"group_size": -1, "version": "GEMM"}, awq(-1)),
     "gptq": Variant("int4_group32_zero", GPTQ, gptq(4, 32)),
-    "gptq_symmetric_with_bias": Variant("int4_group32_zero", GPTQ | {"sym": True}, gptq(4, 32, zero_points=False, bias=True)),
+    "gptq_symmetric_with_bias": Variant("int4_group32", GPTQ | {"sym": True}, gptq(4, 32, zero_points=False, bias=True)),
     "gptq_whole_k": Variant("int4_channel_zero", GPTQ | {"group_size": -1, "desc_act": True}, gptq(4, -1, ordered=False)),
     "gptq_ordered": Variant("int4_group32_zero_ordered", GPTQ | {"desc_act": True}, gptq(4, 32, ordered=True)),
     "gptq_ordered_unsaid": Variant("int4_group32_zero_ordered", {"quant_method": "gptq", "bits": 4, "group_size": 32},
@@ -294,6 +329,36 @@ TWO_FORMATS = {
     "blocks_then_rows": Variant("fp8_block128+fp8_channel", FP8, E4M3, (("down", fp8(".weight_scale_inv", "BF16", (1, None))),)),
     "mxfp4_then_fp8": Variant("mxfp4+fp8_block128", BLOCKS, fp4(".weight", ".scale", "F8_E8M0", 32, codes_dtype="I8"),
                               (("down", E4M3),)),
+}
+
+# Experts of one layer have different formats. Names list all of them, the most frequent first.
+PLAIN = {dtype: plain(dtype) for dtype in ("F32", "F16", "BF16")}
+ROWS, MX = fp8(".weight_scale_inv", "F32", (1, None)), fp4(".weight", ".scale", "F8_E8M0", 32, codes_dtype="I8")
+MIXED_EXPERTS = {
+    "gptq_and_a_plain_expert": Variant("int4_group32_zero, f16", GPTQ, gptq(4, 32), of_experts=((2, "all", PLAIN["F16"]),)),
+    "a_plain_expert_and_ordered_gptq": Variant("int4_group32_zero_ordered, bf16", GPTQ, gptq(4, 32, ordered=True),
+                                               of_experts=((0, "all", PLAIN["BF16"]), (4, "all", PLAIN["BF16"]))),
+    "a_plain_down": Variant("nvfp4, nvfp4+bf16", VARIANTS["modelopt_nvfp4"].config, VARIANTS["modelopt_nvfp4"].quantise,
+                            of_experts=((3, "down", PLAIN["BF16"]),)),
+    "two_quantised": Variant("mxfp4, fp8_block128", BLOCKS, MX, of_experts=((1, "all", E4M3),)),
+    "tensors_and_rows": Variant("fp8_tensor, fp8_channel", VARIANTS["modelopt_fp8"].config, VARIANTS["modelopt_fp8"].quantise,
+                                of_experts=((4, "all", VARIANTS["fbgemm_per_row"].quantise),)),
+    "alternating": Variant("fp8_block128, mxfp4, f16", BLOCKS, E4M3, of_experts=((1, "all", MX), (3, "all", MX), (4, "all", PLAIN["F16"]))),
+    "each_another": Variant("fp8_block128, mxfp4+fp8_channel, f32, fp8_channel+mxfp4, bf16+fp8_e5m2_block128", FP8, E4M3, of_experts=(
+        (1, "all", MX), (1, "down", ROWS), (2, "all", PLAIN["F32"]), (3, "all", ROWS), (3, "down", MX), (4, "all", PLAIN["BF16"]),
+        (4, "down", E5M2))),
+    "all_plain_down": Variant("mxfp4+bf16", BLOCKS, MX, of_parts=(("down", PLAIN["BF16"]),)),
+    "plain_dtypes": Variant("bf16, f32, f16", None, PLAIN["BF16"], of_experts=((1, "all", PLAIN["F32"]), (3, "all", PLAIN["F16"]))),
+}
+# Gate has another format than up, in all experts or in one of them.
+MIXED_GATES = {
+    "e4m3_and_e5m2": Variant("fp8_block128+fp8_e5m2_block128+fp8_block128", BLOCKS, E4M3, of_parts=(("up", E5M2),)),
+    "blocks_and_rows": Variant("fp8_block128+fp8_channel+fp8_block128", FP8, E4M3, of_parts=(("up", ROWS),)),
+    "blocks_of_two_scale_dtypes": Variant("fp8_block128", FP8, E4M3,
+                                          of_parts=(("up", fp8(".weight_scale_inv", "BF16", (128, 128))),)),
+    "rows_and_mxfp4": Variant("fp8_channel, mxfp4+fp8_channel+fp8_channel", FP8, ROWS, of_experts=((2, "gate", MX),)),
+    "mxfp4_and_plain": Variant("mxfp4, mxfp4+bf16+mxfp4, f16+mxfp4+mxfp4", FP8, MX,
+                               of_experts=((2, "up", PLAIN["BF16"]), (3, "gate", PLAIN["F16"]))),
 }
 
 
@@ -319,6 +384,8 @@ class QuantisedCheckpoint:
             for part, shape in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
                 w = random.standard_normal(shape) * shape[1] ** -0.5 * 2.0 ** random.integers(-2, 3, (shape[0], 1))
                 quantise = dict(variant.of_parts).get(part, variant.quantise)
+                for number, which, another in variant.of_experts:
+                    quantise = another if number == expert and which in (part, "all") else quantise
                 stored, parts[part] = quantise(w, np.random.default_rng(orders + (part == "down")))
                 for suffix, tensor in stored.items():
                     tensors[f"{module}.experts.{expert}.{part}_proj{suffix}"] = tensor
@@ -327,7 +394,9 @@ class QuantisedCheckpoint:
         self.config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
                        "hidden_size": HIDDEN, "moe_intermediate_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 1,
                        "num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "norm_topk_prob": True, "decoder_sparse_step": 1,
-                       "mlp_only_layers": [], "vocab_size": 8, "quantization_config": variant.config}
+                       "mlp_only_layers": [], "vocab_size": 8}
+        if variant.config:
+            self.config["quantization_config"] = variant.config
         self.write()
 
     def write(self):

@@ -15,8 +15,9 @@ extern "C" {
 struct expertd_gate_up_args {
     struct expertd_grouped_matmul_args product; // rhs: the up weights. out: [m, n] in the dtype of rhs; rows outside the local
                                                 // groups are set to 0. Fields after out_stride must be zero
-    const struct expertd_packed_weights *gate; // with k, n, dtype, groups, bytes and layout of up; NULL where the activation has no
-                                               // gate. Quantised in another format than up, it is computed more slowly
+    const struct expertd_packed_weights *gate; // with k, n, dtype and groups of up, and its layout where both are plain; NULL where
+                                               // the activation has no gate. In another format than up (another quantised one, or
+                                               // one is plain), both are computed more slowly
     const struct expertd_activation *activation;
     void *const *gate_bias; // [num_actual_groups] pointers to fp32 [n], not NULL where the group has rows; NULL: no bias
     void *const *up_bias;   // the same

@@ -165,7 +165,9 @@ static void wrong_lines_are_named(void **state) {
     assert_refused("models --timeout nan", "above 0");
     assert_refused("models --timeout 1e9", "above 0");
     assert_refused("models --address here", "port is missing");
-    assert_refused("models --layer 3", "belongs to expertctl forward");
+    assert_refused("models --layer 3", "belongs to expertctl forward, compare and placement");
+    assert_refused("compare --layer 3", "--with");
+    assert_refused("forward --with unix:/a --layer 1 --hidden h.npy", "belongs to expertctl compare");
     assert_refused("forward --hidden h.npy", "--layer");
     assert_refused("forward --layer 1", "--hidden");
     assert_refused("forward --layer -1 --hidden h.npy", "an integer");

@@ -92,7 +92,7 @@ static struct fixture *start(uint64_t steps_of) {
     assert_false(err_is(engine_create(&engine, &f->engine)));
     struct mover_options mover = {.model = &f->model,
                                   .metrics = f->metrics,
-                                  .move_bytes_max = steps_of * ((f->layer->shape.bytes + 4095) / 4096 * 4096),
+                                  .move_bytes_max = steps_of * ((expert_shapes_bytes_max(&f->layer->shapes) + 4095) / 4096 * 4096),
                                   .copier = {.context = &f->faults, .reserve = reserve, .copy = copy}};
     assert_false(err_is(mover_create(&mover, &f->mover)));
     for (size_t i = 0; i < TOKENS * HIDDEN_MAX; i++) {
@@ -224,7 +224,7 @@ static void a_plan_is_put_in_force_in_bounded_steps(void **state) {
             assert_true(w.last.all_experts > 0 && w.most_copies <= budget);
             assert_int_equal(w.calls, (w.last.all_experts + budget - 1) / budget);
             assert_int_equal(epoch, plan.epoch + w.calls); // every step has its own epoch
-            assert_int_equal(model_weights_bytes(&f->model), at_rest + replicas * f->layer->shape.bytes);
+            assert_int_equal(model_weights_bytes(&f->model), at_rest + replicas * expert_shapes_bytes_max(&f->layer->shapes));
             uint64_t steady = before > model_weights_bytes(&f->model) ? before : model_weights_bytes(&f->model);
             assert_true(w.most_bytes <= steady);
             struct layer_timings timings;

@@ -171,6 +171,7 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_LAYERS] = "2-5",
     [OPTION_COMPUTE_DTYPE] = "f32",
     [OPTION_WIDEN] = "true",
+    [OPTION_QUANTIZE] = "int4",
     [OPTION_HF_CACHE] = "/c",
     [OPTION_LISTEN] = "h:1",
     [OPTION_HTTP] = "off",

@@ -1,4 +1,4 @@
-// The quantisation section of config.json: sizes, methods, modules that are left out.
+// The quantisation section of config.json: the settings of a module, methods, modules that are left out.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,61 +12,156 @@
 #include "expert/config/quantisation.h"
 
 static struct config *config;
+static struct quantisation q;
 
-static err_t read_text(const char *section, struct quantisation *out) {
-    static char text[64 << 10];
+static err_t read_text(const char *section) {
+    static char text[1 << 20];
+    quantisation_deinit(&q);
     config_destroy(config);
     config = NULL;
     snprintf(text, sizeof text, "{\"model_type\":\"m\"%s%s}", section[0] ? "," : "", section);
     assert_false(err_is(config_parse("config.json", text, strlen(text), &config)));
-    return quantisation_read(config, out);
+    return quantisation_read(config, &q);
 }
 
 static int end(void **state) {
     (void)state;
+    quantisation_deinit(&q);
     config_destroy(config);
     config = NULL;
     return 0;
 }
 
 #define SAYS(words) "\"quantization_config\":{" words "}"
+static const char UP[] = "model.layers.3.mlp.experts.0.up_proj", GATE[] = "model.layers.3.mlp.experts.0.gate_proj";
+
+static struct quantisation_candidates settings_of(const char *module) {
+    struct quantisation_candidates settings;
+    assert_false(err_is(quantisation_of_module(&q, module, &settings)));
+    return settings;
+}
+
+static struct quantisation_setting setting_of(const char *module) {
+    struct quantisation_candidates settings = settings_of(module);
+    assert_int_equal(settings.count, 1);
+    return settings.at[0];
+}
+
+static bool is_left_out(const char *module) {
+    const char *entry;
+    bool is;
+    assert_false(err_is(quantisation_leaves_out(&q, module, &is, &entry)));
+    return is;
+}
 
 static void a_configuration_without_a_section_is_valid(void **state) {
     (void)state;
-    struct quantisation q;
-    const char *entry;
-    assert_false(err_is(read_text("", &q)));
-    assert_true(!q.config && q.method[0] == '\0' && q.count == 0);
-    assert_false(quantisation_leaves_out(&q, "model.layers.0.mlp.experts.0.up_proj", &entry));
+    assert_false(err_is(read_text("")));
+    assert_true(!q.config && q.method[0] == '\0');
+    assert_true(setting_of(UP).bits == 0 && !is_left_out(UP));
 }
 
-static void sizes_are_found_where_each_method_has_them(void **state) {
+static void settings_are_found_where_each_method_has_them(void **state) {
     (void)state;
-    struct quantisation q;
-    assert_false(err_is(read_text(SAYS("\"quant_method\":\"fp8\",\"weight_block_size\":[128,64]"), &q)));
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"fp8\",\"weight_block_size\":[128,64]"))));
     assert_string_equal(q.method, "fp8");
-    assert_true(q.count == 1 && q.settings[0].block_n == 128 && q.settings[0].block_k == 64);
-    assert_false(err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":-1,\"desc_act\":true,"
-                                       "\"checkpoint_format\":\"gptq_v2\""),
-                                  &q)));
-    assert_true(q.settings[0].bits == 8 && q.settings[0].group_k == QUANTISATION_ALL_K);
-    assert_true(q.in_activation_order && q.zero_points_are_stored_as_is);
-    assert_false(err_is(read_text(SAYS("\"quant_method\":\"compressed-tensors\",\"config_groups\":{"
-                                       "\"a\":{\"weights\":{\"num_bits\":4,\"group_size\":32}},"
-                                       "\"b\":{\"weights\":null},"
-                                       "\"c\":{\"weights\":{\"num_bits\":8,\"strategy\":\"channel\",\"group_size\":null}},"
-                                       "\"d\":{\"weights\":{\"num_bits\":8,\"block_structure\":\"128x64\"}}}"),
-                                  &q)));
-    assert_int_equal(q.count, 3);
-    assert_true(q.settings[0].bits == 4 && q.settings[0].group_k == 32);
-    assert_true(q.settings[1].bits == 8 && q.settings[1].group_k == QUANTISATION_ALL_K);
-    assert_true(q.settings[2].block_n == 128 && q.settings[2].block_k == 64);
+    assert_true(setting_of(UP).block_n == 128 && setting_of(UP).block_k == 64);
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":-1,\"desc_act\":true,\"sym\":false"))));
+    struct quantisation_setting setting = setting_of(UP);
+    assert_true(setting.bits == 8 && setting.group_k == QUANTISATION_ALL_K && setting.ordered == QUANTISATION_YES);
+    assert_int_equal(setting.symmetric, QUANTISATION_NO);
+    assert_string_equal(setting.span_key, "quantization_config.group_size");
+    assert_string_equal(setting.ordered_key, "quantization_config.desc_act");
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"quark\",\"global_quant_config\":{\"weight\":{\"group_size\":32,"
+                                       "\"symmetric\":null}}"))));
+    assert_true(setting_of(UP).group_k == 32 && setting_of(UP).symmetric == QUANTISATION_UNSAID);
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"awq\",\"w_bit\":4,\"q_group_size\":64"))));
+    assert_true(setting_of(UP).group_k == 64 && setting_of(UP).bits == 4);
+}
+
+#define GROUP(name, targets, weights) "\"" name "\":{\"targets\":[" targets "],\"weights\":{" weights "}}"
+
+static void groups_apply_to_their_targets(void **state) {
+    (void)state;
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"compressed-tensors\",\"config_groups\":{" GROUP(
+        "a", "\"re:.*up_proj$\"",
+        "\"num_bits\":4,\"group_size\":32,\"actorder\":\"group\"") ","
+                                                                   "\"b\":{\"targets\":[\"Linear\"],\"weights\":null}," GROUP(
+                                                                       "c.d", "\"model.layers.3.mlp.experts.0.gate_proj\"",
+                                                                       "\"num_bits\":8,\"strategy\":\"channel\",\"group_size\":"
+                                                                       "null,\"actorder\":null") "," GROUP("e",
+                                                                                                           "\"re:.*layers\\\\.(4|5)"
+                                                                                                           "\\\\..*\"",
+                                                                                                           "\"block_structure\":"
+                                                                                                           "\"128x64\"") "}"))));
+    struct quantisation_setting up = setting_of(UP), gate = setting_of(GATE);
+    assert_true(up.bits == 4 && up.group_k == 32 && up.ordered == QUANTISATION_YES);
+    assert_string_equal(up.bits_key, "quantization_config.config_groups.a.weights.num_bits");
+    assert_true(gate.bits == 8 && gate.group_k == QUANTISATION_ALL_K && gate.ordered == QUANTISATION_UNSAID);
+    assert_string_equal(gate.span_key, "quantization_config.config_groups.c.d.weights.strategy");
+    assert_true(setting_of("model.layers.5.mlp.experts.0.down_proj").block_n == 128);
+    assert_true(settings_of("model.layers.6.mlp.experts.0.down_proj").in_no_group);
+}
+
+static void equal_groups_are_one_and_different_ones_are_all_kept(void **state) {
+    (void)state;
+    char section[8192] = SAYS("\"config_groups\":{");
+    size_t used = strlen(section) - 1;
+    for (int i = 0; i < 40; i++) {
+        used +=
+            (size_t)sprintf(section + used, "%s" GROUP("g%d", "\"Linear\"", "\"num_bits\":%d"), i ? "," : "", i, i < 20 ? 4 : 8);
+    }
+    sprintf(section + used, "}}");
+    assert_false(err_is(read_text(section)));
+    struct quantisation_candidates settings = settings_of(UP);
+    assert_true(settings.count == 2 && settings.at[0].bits == 4 && settings.at[1].bits == 8);
+}
+
+static void an_override_is_laid_over_the_section(void **state) {
+    (void)state;
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128,\"sym\":true,\"dynamic\":{"
+                                       "\"-:.*layers\\\\.9\\\\..*\":{},\"+:.*up_proj\":{\"bits\":8},"
+                                       "\"model\\\\.layers\\\\.[0-3]\\\\..*\":{\"group_size\":32,\"sym\":false}}"))));
+    struct quantisation_setting up = setting_of(UP), gate = setting_of(GATE);
+    assert_true(up.bits == 8 && up.group_k == 128 && up.symmetric == QUANTISATION_YES);
+    assert_string_equal(up.bits_key, "quantization_config.dynamic.+:.*up_proj.bits");
+    assert_true(gate.bits == 4 && gate.group_k == 32 && gate.symmetric == QUANTISATION_NO);
+    assert_true(is_left_out("model.layers.9.mlp.experts.0.up_proj") && !is_left_out(UP));
+    assert_false(err_is(read_text(SAYS("\"bits\":4,\"group_size\":128,\"extra_config\":{\".*up.*\":{\"bits\":2},"
+                                       "\"model.layers.3.mlp.experts.0.up_proj\":{\"bits\":8},"
+                                       "\"model.layers.3.mlp.experts.0.gate_proj\":{\"bits\":16}}"))));
+    assert_int_equal(setting_of(UP).bits, 8); // an exact name before an expression
+    assert_true(is_left_out(GATE) && setting_of(GATE).bits == 4);
+    assert_false(err_is(read_text(SAYS("\"quantized_layers\":{\"model.layers.3.mlp.experts\":{\"group_size\":16}},"
+                                       "\"layer_quant_config\":{\"*gate_proj\":{\"weight\":{\"group_size\":32}}}"))));
+    assert_int_equal(setting_of(UP).group_k, 16);
+}
+
+static void the_form_of_zero_points_is_said_by_one_key_of_several(void **state) {
+    (void)state;
+    static const struct {
+        const char *words;
+        bool as_is;
+    } FORMS[] = {
+        {"\"quant_method\":\"gptq\"", false},
+        {"\"quant_method\":\"gptq\",\"checkpoint_format\":\"gptq_v2\"", true},
+        {"\"quant_method\":\"gptq\",\"format\":\"gptq_v2\"", true},
+        {"\"quant_method\":\"gptq\",\"format\":\"gptq\",\"checkpoint_format\":\"gptq\"", false},
+        {"\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:auto_gptq\"", false},
+        {"\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:gptqmodel\"", true},
+        {"\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"", false},
+    };
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
+        char section[256];
+        snprintf(section, sizeof section, SAYS("%s"), FORMS[i].words);
+        assert_false(err_is(read_text(section)));
+        assert_int_equal(q.zero_points_are_stored_as_is, FORMS[i].as_is);
+    }
 }
 
 // A group's name may contain dots, which separate keys elsewhere, and may be longer than a key.
 static void a_groups_name_may_be_any_text(void **state) {
     (void)state;
-    struct quantisation q;
     char section[1024], name[301];
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
@@ -74,50 +169,30 @@ static void a_groups_name_may_be_any_text(void **state) {
              SAYS("\"config_groups\":{\"model.layers.0\":{\"weights\":{\"num_bits\":4}},\"%s\":{\"weights\":{\"num_bits\":8}},"
                   "\"\":{\"weights\":{\"num_bits\":3}}}"),
              name);
-    assert_false(err_is(read_text(section, &q)));
-    assert_true(q.count == 3 && q.settings[0].bits == 4 && q.settings[1].bits == 8 && q.settings[2].bits == 3);
+    assert_false(err_is(read_text(section)));
+    struct quantisation_candidates settings = settings_of(UP);
+    assert_true(settings.count == 3 && settings.at[0].bits == 4 && settings.at[1].bits == 8 && settings.at[2].bits == 3);
 }
 
 static void refuse(const char *section, const char *words) {
-    struct quantisation q;
-    assert_int_equal(read_text(section, &q).code, EXPERTD_ERR_CHECKPOINT);
+    assert_int_equal(read_text(section).code, EXPERTD_ERR_CHECKPOINT);
     if (!strstr(expertd_err_message(), words)) {
         fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), words);
     }
 }
 
-static void too_many_groups_are_refused_before_they_are_read(void **state) {
+static void too_many_overrides_are_refused(void **state) {
     (void)state;
-    enum { GROUPS = 1025, EACH = 40 };
-    char *section = malloc(GROUPS * EACH + 64);
-    struct quantisation q;
-    for (int groups = GROUPS - 1; groups <= GROUPS; groups++) {
-        size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"config_groups\":{");
-        for (int i = 0; i < groups; i++) {
-            used += (size_t)sprintf(section + used, "%s\"g%d\":{\"input_activations\":0}", i ? "," : "", i);
-        }
-        sprintf(section + used, "}}");
-        if (groups == GROUPS) {
-            refuse(section, "config.json: quantization_config.config_groups has 1025 groups, more than 1024");
-        } else {
-            assert_false(err_is(read_text(section, &q)));
-            assert_int_equal(q.count, 0);
-        }
+    enum { OVERRIDES = 8193, EACH = 40 };
+    char *section = malloc(OVERRIDES * EACH + 64);
+    size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"dynamic\":{");
+    for (int i = 0; i < OVERRIDES; i++) {
+        used += (size_t)sprintf(section + used, "%s\"+:g%d\":{\"bits\":4}", i ? "," : "", i);
     }
+    sprintf(section + used, "}}");
+    refuse(section, "more than 8192 settings of modules");
     free(section);
 }
-
-static void sizes_that_vary_by_module_are_ignored(void **state) {
-    (void)state;
-    struct quantisation q;
-    assert_false(
-        err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128,\"dynamic\":{\"+:x\":{\"bits\":8}}"), &q)));
-    assert_int_equal(q.count, 0);
-}
-
-#define GROUP(name) "\"" name "\":{\"weights\":{\"num_bits\":4}}"
-#define EIGHT_GROUPS                                                                                                               \
-    GROUP("a") "," GROUP("b") "," GROUP("c") "," GROUP("d") "," GROUP("e") "," GROUP("f") "," GROUP("g") "," GROUP("h")
 
 static void settings_that_change_the_meaning_of_tensors_are_refused(void **state) {
     (void)state;
@@ -133,23 +208,25 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
            "config.json: quantization_config.config_groups.a: weights.block_structure is 4294967297x64");
     refuse(SAYS("\"config_groups\":{\"a\\u001b\":{\"weights\":{\"num_bits\":true}}}"),
            "config_groups.a?: weights.num_bits is true");
-    refuse(SAYS("\"config_groups\":{" EIGHT_GROUPS "," GROUP("i") "}"), "config_groups.i: more than 8 groups have weights");
+    refuse(SAYS("\"config_groups\":{\"a\":{\"weights\":{\"group_size\":32,\"strategy\":\"channel\"}}}"),
+           "weights.strategy is channel, but quantization_config.config_groups.a.weights.group_size is 32");
+    refuse(SAYS("\"dynamic\":{\"+:(\":{}}"), "quantization_config.dynamic.+:(");
+    refuse(SAYS("\"bits\":4,\"num_bits\":8"), "num_bits");
+    refuse(SAYS("\"quant_method\":\"gptq\",\"checkpoint_format\":\"gptq\",\"format\":\"gptq_v2\""),
+           "quantization_config.checkpoint_format is gptq, but quantization_config.format is gptq_v2");
     refuse(SAYS("\"quant_method\":7"), "quant_method is 7");
     refuse(SAYS("\"transform_config\":{\"config_groups\":{\"u\":{}}}"), "transform_config");
 }
 
 static bool leaves_out(const char *list, const char *module) {
-    struct quantisation q;
     char section[512];
-    const char *entry;
     snprintf(section, sizeof section, "\"quantization_config\":{%s}", list);
-    assert_false(err_is(read_text(section, &q)));
-    return quantisation_leaves_out(&q, module, &entry);
+    assert_false(err_is(read_text(section)));
+    return is_left_out(module);
 }
 
 static void modules_are_left_out_by_name_and_by_pattern(void **state) {
     (void)state;
-    static const char UP[] = "model.layers.3.mlp.experts.0.up_proj", GATE[] = "model.layers.3.mlp.experts.0.gate_proj";
     assert_true(leaves_out("\"ignore\":[\"lm_head\",\"model.layers.3.mlp.experts.0.up_proj\"]", UP));
     assert_true(leaves_out("\"modules_to_not_convert\":[\"model.layers.3.mlp\"]", UP));
     assert_true(leaves_out("\"modules_to_not_convert\":[\"up_proj\"]", UP));
@@ -161,16 +238,21 @@ static void modules_are_left_out_by_name_and_by_pattern(void **state) {
     assert_true(leaves_out("\"ignore\":[\"re:.*mlp\\\\.experts.*\"]", UP));
     assert_true(leaves_out("\"ignore\":[\"re:model.*up_proj$\"]", UP));
     assert_false(leaves_out("\"ignore\":[\"re:.*mlp.gate$\",\"re:.*shared_experts.*\"]", GATE));
-    assert_false(leaves_out("\"ignore\":[\"re:.*(gate|up)_proj\", \"re:.*[a-z]*\", 7]", UP)); // not supported: they match nothing
+    assert_true(leaves_out("\"ignore\":[7, \"re:.*(gate|up)_proj\"]", UP));
+    assert_false(leaves_out("\"ignore\":[\"re:(\", \"re:layers\"]", UP)); // not valid; not at the beginning
+    assert_true(leaves_out("\"ignore\":[\"re:(?!.*layers\\\\.4).*up_proj\"]", UP));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_configuration_without_a_section_is_valid, end),
-        cmocka_unit_test_teardown(sizes_are_found_where_each_method_has_them, end),
+        cmocka_unit_test_teardown(settings_are_found_where_each_method_has_them, end),
+        cmocka_unit_test_teardown(groups_apply_to_their_targets, end),
+        cmocka_unit_test_teardown(equal_groups_are_one_and_different_ones_are_all_kept, end),
+        cmocka_unit_test_teardown(an_override_is_laid_over_the_section, end),
+        cmocka_unit_test_teardown(the_form_of_zero_points_is_said_by_one_key_of_several, end),
         cmocka_unit_test_teardown(a_groups_name_may_be_any_text, end),
-        cmocka_unit_test_teardown(too_many_groups_are_refused_before_they_are_read, end),
-        cmocka_unit_test_teardown(sizes_that_vary_by_module_are_ignored, end),
+        cmocka_unit_test_teardown(too_many_overrides_are_refused, end),
         cmocka_unit_test_teardown(settings_that_change_the_meaning_of_tensors_are_refused, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
     };

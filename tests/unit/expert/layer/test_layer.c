@@ -241,7 +241,7 @@ static void bits_do_not_depend_on_placement_and_replicas(void **state) {
                 for (uint64_t epoch = 2; epoch <= 4; epoch++) {
                     struct placement *placement = random_placement(&seed, layer->params.num_experts, ranks, 2, epoch);
                     struct shards *next;
-                    assert_false(err_is(shards_move(layer->in_force->shards, &layer->shape, placement,
+                    assert_false(err_is(shards_move(layer->in_force->shards, placement,
                                                     &(struct block_copier){.topology = s.model.topology}, &next)));
                     shards_switch(layer->in_force, next);
                     memset(got, 0xff, bytes);

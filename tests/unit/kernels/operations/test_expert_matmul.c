@@ -192,39 +192,57 @@ static void fused_steps_leave_the_bits_of_separate_ones(void **state) {
     expertd_team_destroy(team);
 }
 
-// E4M3 and E5M2 have equal sizes, so only the format distinguishes them. With small and large m.
-static void a_gate_of_another_format_is_decoded_correctly(void **state) {
-    (void)state;
-    static const struct expertd_quantised_format CODED[] = {
-        {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-        {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0}};
-    static const int32_t SIZES[][GROUPS] = {{1, 2, 1, 4}, {0, 3, 5, 2}};
-    static const struct expertd_activation SILU = {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0};
-    activation = &SILU;
-    for (size_t i = 0; i < COUNT_OF(SIZES); i++) {
-        struct network w = {.dtype = EXPERTD_DTYPE_BF16, .k = 72, .n = 2 * EXPERTD_KERNEL_PANEL + 8, .random = {31 + i}};
-        network_init(&w);
-        struct quantised_case q[2];
-        void *coded[2][HELD];
-        for (size_t which = 0; which < 2; which++) {
-            quantised_case_init(&q[which], &CODED[which], w.k, w.n, VALUES_PLAIN, &w.random);
+// Up and gate in these formats (NULL: plain elements), with sizes[] rows of each group.
+static void check_formats(const struct expertd_quantised_format *const formats[2], enum expertd_dtype dtype, const int32_t *sizes,
+                          uint64_t seed) {
+    struct network w = {.dtype = dtype, .k = 72, .n = 2 * EXPERTD_KERNEL_PANEL + 8, .random = {seed}};
+    network_init(&w);
+    struct quantised_case q[2];
+    void *coded[2][HELD];
+    for (size_t which = 0; which < 2; which++) {
+        if (formats[which]) {
+            quantised_case_init(&q[which], formats[which], w.k, w.n, VALUES_PLAIN, &w.random);
             coded[which][0] = coded[which][1] = coded[which][2] = q[which].packed;
             w.weights[which].format = &q[which].format;
             w.weights[which].layout = EXPERTD_PACKED_PANELS;
             w.weights[which].group_bytes = expertd_quantised_group_bytes(&q[which].format, w.k, w.n);
             w.weights[which].data = coded[which];
         }
-        assert_true(w.m >= 10);
-        memcpy(w.sizes, SIZES[i], sizeof w.sizes);
-        void *out = test_alloc(w.m * w.n * sizeof(uint16_t)),
-             *scratch = test_alloc(expertd_packed_matmul_workspace_bytes(w.m, GROUPS));
-        struct expertd_gate_up_args args = {product_of(&w, 0, out), &w.weights[1], activation, NULL, NULL};
-        assert_false(err_is(expertd_expert_gate_up(&args, NULL, scratch)));
-        up_sums = sums_of(&w, 0), gate_sums = sums_of(&w, 1);
-        assert_rows(&w, out, want_activated);
-        free(gate_sums), free(up_sums), free(out), free(scratch);
-        quantised_case_deinit(&q[0]), quantised_case_deinit(&q[1]);
-        network_deinit(&w);
+    }
+    assert_true(w.m >= 10);
+    memcpy(w.sizes, sizes, sizeof w.sizes);
+    void *out = test_alloc(w.m * w.n * expertd_dtype_size(dtype)),
+         *scratch = test_alloc(expertd_packed_matmul_workspace_bytes(w.m, GROUPS));
+    struct expertd_gate_up_args args = {product_of(&w, 0, out), &w.weights[1], activation, NULL, NULL};
+    assert_false(err_is(expertd_expert_gate_up(&args, NULL, scratch)));
+    up_sums = sums_of(&w, 0), gate_sums = sums_of(&w, 1);
+    assert_rows(&w, out, want_activated);
+    free(gate_sums), free(up_sums), free(out), free(scratch);
+    for (size_t which = 0; which < 2; which++) {
+        if (formats[which]) {
+            quantised_case_deinit(&q[which]);
+        }
+    }
+    network_deinit(&w);
+}
+
+// E4M3 and E5M2 have equal sizes, so only the format distinguishes them; INT4 has another size, and plain elements may have another
+// layout. With small and large m.
+static void a_gate_of_another_format_is_decoded_correctly(void **state) {
+    (void)state;
+    static const struct expertd_quantised_format
+        E4M3 = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
+        E5M2 = {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
+        INT4 = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, true, false, 32};
+    static const struct expertd_quantised_format *const PAIRS[][2] = {
+        {&E4M3, &E5M2}, {&E4M3, &INT4}, {&INT4, &E4M3}, {NULL, &INT4}, {&E4M3, NULL}};
+    static const int32_t SIZES[][GROUPS] = {{1, 2, 1, 4}, {0, 3, 5, 2}};
+    static const struct expertd_activation SILU = {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0};
+    activation = &SILU;
+    for (size_t i = 0; i < COUNT_OF(PAIRS) * COUNT_OF(SIZES); i++) {
+        const int32_t *sizes = SIZES[i % COUNT_OF(SIZES)];
+        check_formats(PAIRS[i / COUNT_OF(SIZES)], EXPERTD_DTYPE_BF16, sizes, 31 + i);
+        check_formats(PAIRS[i / COUNT_OF(SIZES)], EXPERTD_DTYPE_F32, sizes, 61 + i);
     }
 }
 

@@ -1,0 +1,156 @@
+#include "expert/config/quantisation_overrides.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OVERRIDES_MAX = 8192, PATTERNS_MAX = 65536, KEY_MAX = 256, PLAIN_BITS = 16 };
+
+static const char EXPRESSION_CHARACTERS[] = "*+?^$()[]{}|\\"; // vLLM and SGLang know AutoRound's expressions by these
+
+// How an object of overrides names its modules.
+enum naming {
+    BY_TARGETS,    // compressed-tensors: each member has a list `targets` of names, classes, and expressions after "re:"
+    BY_SIGN,       // GPTQModel: expressions after "+:", "-:" (not quantised) or nothing
+    BY_EXPRESSION, // AutoRound: a module's name, or an expression
+    BY_GLOB,       // Quark
+    BY_NAME,       // ModelOpt: a module or a container of modules
+};
+
+struct container {
+    const char *key, *object; // the member's object that has the settings; "": the member itself
+    enum naming naming;
+};
+
+static const struct container CONTAINERS[] = {
+    {"config_groups", "weights", BY_TARGETS}, {"dynamic", "", BY_SIGN},          {"extra_config", "", BY_EXPRESSION},
+    {"regex_config", "", BY_EXPRESSION},      {"quantized_layers", "", BY_NAME}, {"layer_quant_config", "weight", BY_GLOB},
+};
+
+struct reader {
+    const struct config *config;
+    struct quantisation_overrides *out;
+    const struct container *container;
+    size_t patterns; // of all overrides
+};
+
+static FALLIBLE add_pattern(struct reader *reader, struct quantisation_override *override, enum name_match match,
+                            const char *text) {
+    if (++reader->patterns > PATTERNS_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has more than %d patterns: the file may be damaged", override->path, PATTERNS_MAX);
+    }
+    struct name_pattern *grown = realloc(override->patterns, (override->count + 1) * sizeof *grown);
+    if (!grown) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the patterns of %s", override->path);
+    }
+    override->patterns = grown;
+    TRY_IN(name_pattern_init(&grown[override->count], match, text), "%s", override->path);
+    override->count++;
+    return OK;
+}
+
+// Experts are linear layers, one by one or fused; no other class of torch is quantised there.
+static bool names_linear(const char *target) {
+    return strcmp(target, "Linear") == 0;
+}
+
+static FALLIBLE read_targets(struct reader *reader, const struct config *group, struct quantisation_override *override) {
+    static const char *const KEYS[] = {"targets", NULL};
+    size_t count = config_list_length(group, KEYS[0]);
+    override->of_group = true;
+    override->any_linear = !config_has(group, KEYS[0]); // ModelOpt's groups may have none: then they are for all modules
+    for (size_t i = 0; i < count; i++) {
+        const char *target = "";
+        bool found;
+        TRY(config_string_at(group, KEYS, i, &target, &found));
+        bool expression = strncmp(target, "re:", 3) == 0;
+        override->any_linear |= names_linear(target);
+        TRY(add_pattern(reader, override, expression ? NAME_START : NAME_EXACT, expression ? target + 3 : target));
+    }
+    return OK;
+}
+
+static FALLIBLE read_sign(struct reader *reader, const char *name, struct quantisation_override *override) {
+    bool sign = strncmp(name, "-:", 2) == 0 || strncmp(name, "+:", 2) == 0;
+    override->excludes = sign && name[0] == '-';
+    return add_pattern(reader, override, NAME_START, sign ? name + 2 : name);
+}
+
+static FALLIBLE read_patterns(struct reader *reader, const struct config *member, struct quantisation_override *override) {
+    const char *name = config_member_name(member);
+    switch (reader->container->naming) {
+    case BY_TARGETS:
+        return read_targets(reader, member, override);
+    case BY_SIGN:
+        return read_sign(reader, name, override);
+    case BY_EXPRESSION:
+        override->exact = strpbrk(name, EXPRESSION_CHARACTERS) == NULL;
+        return add_pattern(reader, override, override->exact ? NAME_EXACT : NAME_ANYWHERE, name);
+    case BY_GLOB:
+        return add_pattern(reader, override, NAME_GLOB, name);
+    default:
+        return add_pattern(reader, override, strpbrk(name, "*?[") ? NAME_GLOB : NAME_COMPONENTS, name);
+    }
+}
+
+static FALLIBLE read_override(struct reader *reader, const struct config *member, struct quantisation_override *override) {
+    struct quantisation_texts *texts = &reader->out->texts;
+    const struct container *c = reader->container;
+    const char *shown = config_path(member) + strlen(config_path(reader->config)) + strlen(": "); // SECTION.CONTAINER.NAME
+    TRY(quantisation_text(texts, &override->path, "%s%s%s", shown, c->object[0] ? "." : "", c->object));
+    TRY(read_patterns(reader, member, override));
+    TRY(quantisation_read_setting(member, c->object, override->path, texts, &override->setting));
+    override->excludes |= override->setting.bits >= PLAIN_BITS;
+    return OK;
+}
+
+static err_t visit_member(void *context, const struct config *member) {
+    struct reader *reader = context;
+    struct quantisation_overrides *out = reader->out;
+    bool of_activations = reader->container->object[0] && config_object_size(member, reader->container->object) == 0;
+    if (of_activations) {
+        return OK;
+    }
+    if (out->count == OVERRIDES_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: there are more than %d settings of modules: the file may be damaged, download it again",
+             config_path(member), OVERRIDES_MAX);
+    }
+    struct quantisation_override *grown = realloc(out->at, (out->count + 1) * sizeof *grown);
+    if (!grown) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu settings of modules", out->count + 1);
+    }
+    out->at = grown;
+    grown[out->count] = (struct quantisation_override){0};
+    return read_override(reader, member, &grown[out->count++]);
+}
+
+FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out) {
+    struct reader reader = {.config = config, .out = out};
+    for (size_t i = 0; i < sizeof CONTAINERS / sizeof *CONTAINERS; i++) {
+        char key[KEY_MAX];
+        reader.container = &CONTAINERS[i];
+        snprintf(key, sizeof key, "%s.%s", section, CONTAINERS[i].key);
+        TRY(config_each_member(config, key, visit_member, &reader));
+    }
+    return OK;
+}
+
+void quantisation_overrides_deinit(struct quantisation_overrides *overrides) {
+    for (size_t i = 0; i < overrides->count; i++) {
+        for (size_t p = 0; p < overrides->at[i].count; p++) {
+            name_pattern_deinit(&overrides->at[i].patterns[p]);
+        }
+        free(overrides->at[i].patterns);
+    }
+    free(overrides->at);
+    quantisation_texts_deinit(&overrides->texts);
+    *overrides = (struct quantisation_overrides){0};
+}
+
+FALLIBLE quantisation_override_matches(const struct quantisation_override *override, const char *module, bool *matches) {
+    *matches = override->any_linear;
+    for (size_t i = 0; i < override->count && !*matches; i++) {
+        TRY_IN(name_pattern_matches(&override->patterns[i], module, matches), "%s", override->path);
+    }
+    return OK;
+}

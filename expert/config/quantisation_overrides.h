@@ -1,0 +1,32 @@
+// The settings that config.json gives to some modules, in the forms of each quantiser. Private to expert/config/.
+#ifndef EXPERTD_EXPERT_CONFIG_QUANTISATION_OVERRIDES_H
+#define EXPERTD_EXPERT_CONFIG_QUANTISATION_OVERRIDES_H
+
+#include "expert/config/name_pattern.h"
+#include "expert/config/quantisation_setting.h"
+
+struct quantisation_override {
+    struct name_pattern *patterns; // one of them must match
+    size_t count;
+    const char *path; // "quantization_config.dynamic.-:.*shared.*"
+    bool of_group;    // of config_groups, where several may name a module
+    bool exact;       // of the others an exact name counts, else the first that matches
+    bool any_linear;  // names all linear layers
+    bool excludes;    // the modules are not quantised
+    struct quantisation_setting setting;
+};
+
+struct quantisation_overrides {
+    struct quantisation_override *at;
+    size_t count;
+    struct quantisation_texts texts; // paths and keys of the overrides
+};
+
+// Reads all overrides of the section ("quantization_config"). The configuration must outlive *out. EXPERTD_ERR_CHECKPOINT: a key of
+// the wrong type, an expression that is not valid, too many of them; *out is then to be closed too.
+FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out);
+void quantisation_overrides_deinit(struct quantisation_overrides *overrides); // legal on a zeroed struct
+
+FALLIBLE quantisation_override_matches(const struct quantisation_override *override, const char *module, bool *matches);
+
+#endif

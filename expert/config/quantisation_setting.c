@@ -1,0 +1,199 @@
+#include "expert/config/quantisation_setting.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_MAX = 128, KEYS_MAX = 4 };
+
+// ---- texts ----
+
+void quantisation_texts_deinit(struct quantisation_texts *texts) {
+    for (size_t i = 0; i < texts->count; i++) {
+        free(texts->texts[i]);
+    }
+    free(texts->texts);
+    *texts = (struct quantisation_texts){0};
+}
+
+FALLIBLE quantisation_text(struct quantisation_texts *texts, const char **out, const char *format, ...) {
+    va_list args;
+    char *text = NULL, **grown = realloc(texts->texts, (texts->count + 1) * sizeof *grown);
+    texts->texts = grown ? grown : texts->texts;
+    va_start(args, format);
+    int length = grown ? vasprintf(&text, format, args) : -1;
+    va_end(args);
+    if (length < 0) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a key of config.json");
+    }
+    texts->texts[texts->count++] = text;
+    *out = text;
+    return OK;
+}
+
+// ---- keys ----
+
+// An object of config.json whose keys are read.
+struct object {
+    const struct config *config;
+    const char *name, *path;
+    struct quantisation_texts *texts;
+};
+
+// The alternative names of one key in the object, as config.h's functions take them.
+struct names {
+    char text[KEYS_MAX][KEY_MAX];
+    const char *all[KEYS_MAX + 1];
+};
+
+static void set_names(const struct object *o, const char *const *keys, struct names *out) {
+    size_t i = 0;
+    for (; keys[i]; i++) {
+        INVARIANT(i < KEYS_MAX);
+        snprintf(out->text[i], KEY_MAX, "%s%s%s", o->name, o->name[0] ? "." : "", keys[i]);
+        out->all[i] = out->text[i];
+    }
+    out->all[i] = NULL;
+}
+
+// The path of the first of the keys that is present, for messages.
+static FALLIBLE said_by(const struct object *o, const char *const *keys, const struct names *names, const char **out) {
+    size_t i = 0;
+    while (keys[i + 1] && !config_has(o->config, names->all[i])) {
+        i++;
+    }
+    return quantisation_text(o->texts, out, "%s.%s", o->path, keys[i]);
+}
+
+// A size; -1 means all of K.
+static FALLIBLE read_size(const struct object *o, const char *const *keys, uint32_t *out, const char **key) {
+    struct names names;
+    double number;
+    bool found;
+    set_names(o, keys, &names);
+    TRY(config_f64(o->config, names.all, &number, &found));
+    if (!found) {
+        return OK;
+    }
+    if (!(number == -1 || (number >= 0 && number < (double)QUANTISATION_ALL_K)) || number != floor(number)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected an integer from 0, or -1 for all of K", config_path(o->config),
+             names.all[0], number);
+    }
+    *out = number == -1 ? QUANTISATION_ALL_K : (uint32_t)number;
+    return *out ? said_by(o, keys, &names, key) : OK;
+}
+
+// [n, k], or "128x128".
+static FALLIBLE read_block(const struct object *o, const char *name, struct quantisation_setting *out) {
+    const char *const keys[] = {name, NULL};
+    struct names names;
+    char text[64], n[10], k[10], end; // up to nine digits: they fit into 32 bits
+    uint32_t sizes[2] = {0, 0};
+    size_t count = 0;
+    bool found;
+    set_names(o, keys, &names);
+    if (!config_value_text(o->config, names.all[0], text, sizeof text)) {
+        return OK;
+    }
+    if (sscanf(text, "%9[0-9]x%9[0-9]%c", n, k, &end) == 2) {
+        sizes[0] = (uint32_t)strtoul(n, NULL, 10);
+        sizes[1] = (uint32_t)strtoul(k, NULL, 10);
+        count = 2;
+    } else {
+        TRY(config_u32_list(o->config, names.all, sizes, 2, &count, &found));
+    }
+    if (count != 2 || sizes[0] == 0 || sizes[1] == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: expected two positive integers", config_path(o->config), names.all[0], text);
+    }
+    out->block_n = sizes[0];
+    out->block_k = sizes[1];
+    return said_by(o, keys, &names, &out->span_key);
+}
+
+static FALLIBLE read_strategy(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"strategy", NULL};
+    struct names names;
+    const char *strategy = "";
+    bool found;
+    set_names(o, KEYS, &names);
+    TRY(config_string(o->config, names.all, &strategy, &found));
+    if (!found || (strcmp(strategy, "channel") != 0 && strcmp(strategy, "tensor") != 0)) {
+        return OK;
+    }
+    if (out->group_k && out->group_k != QUANTISATION_ALL_K) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %u: the two contradict each other", config_path(o->config),
+             names.all[0], strategy, out->span_key, out->group_k);
+    }
+    out->group_k = QUANTISATION_ALL_K;
+    return said_by(o, KEYS, &names, &out->span_key);
+}
+
+static FALLIBLE read_flag(const struct object *o, const char *const *keys, enum quantisation_answer *out, const char **key) {
+    struct names names;
+    bool value, found;
+    set_names(o, keys, &names);
+    TRY(config_bool(o->config, names.all, &value, &found));
+    if (!found) {
+        return OK;
+    }
+    *out = value ? QUANTISATION_YES : QUANTISATION_NO;
+    return said_by(o, keys, &names, key);
+}
+
+// compressed-tensors: "group" and its older names sort k by activations; "weight" and "static" keep the groups consecutive.
+static FALLIBLE read_actorder(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"actorder", NULL};
+    struct names names;
+    char text[32];
+    set_names(o, KEYS, &names);
+    if (!config_value_text(o->config, names.all[0], text, sizeof text)) {
+        return OK;
+    }
+    bool sorted = strcasecmp(text, "group") == 0 || strcasecmp(text, "dynamic") == 0 || strcmp(text, "true") == 0;
+    out->ordered = sorted ? QUANTISATION_YES : QUANTISATION_NO;
+    return said_by(o, KEYS, &names, &out->ordered_key);
+}
+
+FALLIBLE quantisation_read_setting(const struct config *config, const char *object, const char *path,
+                                   struct quantisation_texts *texts, struct quantisation_setting *out) {
+    static const char *const BITS[] = {"bits", "num_bits", "w_bit", NULL}, *const GROUP[] = {"group_size", "q_group_size", NULL},
+                             *const SYMMETRIC[] = {"sym", "symmetric", NULL}, *const ORDERED[] = {"desc_act", NULL};
+    const struct object o = {config, object, path, texts};
+    *out = (struct quantisation_setting){0};
+    TRY(read_size(&o, BITS, &out->bits, &out->bits_key));
+    TRY(read_size(&o, GROUP, &out->group_k, &out->span_key));
+    TRY(read_block(&o, "weight_block_size", out));
+    TRY(read_block(&o, "block_structure", out));
+    TRY(read_strategy(&o, out));
+    TRY(read_flag(&o, SYMMETRIC, &out->symmetric, &out->symmetric_key));
+    TRY(read_flag(&o, ORDERED, &out->ordered, &out->ordered_key));
+    return read_actorder(&o, out);
+}
+
+void quantisation_lay_over(struct quantisation_setting *base, const struct quantisation_setting *over) {
+    if (over->bits_key) {
+        base->bits = over->bits;
+        base->bits_key = over->bits_key;
+    }
+    if (over->span_key) {
+        base->group_k = over->group_k;
+        base->block_n = over->block_n;
+        base->block_k = over->block_k;
+        base->span_key = over->span_key;
+    }
+    if (over->symmetric_key) {
+        base->symmetric = over->symmetric;
+        base->symmetric_key = over->symmetric_key;
+    }
+    if (over->ordered_key) {
+        base->ordered = over->ordered;
+        base->ordered_key = over->ordered_key;
+    }
+}
+
+bool quantisation_same_setting(const struct quantisation_setting *a, const struct quantisation_setting *b) {
+    return a->bits == b->bits && a->group_k == b->group_k && a->block_n == b->block_n && a->block_k == b->block_k &&
+           a->symmetric == b->symmetric && a->ordered == b->ordered;
+}

@@ -1,0 +1,200 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "expert/quantised/quantised_take.h"
+#include "expertd/kernels/weights.h"
+
+enum { DEFAULT_BLOCK = 128 };
+
+// The n and k that share a scale, and the strides of the scales.
+struct scale_span {
+    uint64_t columns, k; // columns of n; k 0: all
+    uint64_t n_stride, g_stride;
+};
+
+// The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
+// scales may be [N / 128, 1, K / 128, 1].
+static struct tensor_shape shape_of_scales(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    uint32_t first = t->module->experts > 0, rank = view->rank;
+    struct tensor_shape shape = {0};
+    if (first && (rank == 0 || view->shape[0] != t->module->experts)) {
+        return (struct tensor_shape){.rank = EXPERTD_TENSOR_RANK_MAX}; // fits nothing
+    }
+    shape.rank = rank - first;
+    memcpy(shape.dims, view->shape + first, shape.rank * sizeof *shape.dims);
+    for (uint32_t i = shape.rank; i-- > 0 && shape.rank > 2;) {
+        if (shape.dims[i] == 1) {
+            memmove(shape.dims + i, shape.dims + i + 1, (shape.rank - i - 1) * sizeof *shape.dims);
+            shape.rank--;
+        }
+    }
+    return shape;
+}
+
+static bool has_scales(const struct take *t, uint32_t rank, uint64_t first, uint64_t second) {
+    struct tensor_shape shape = shape_of_scales(t);
+    return shape.rank == rank && (rank < 1 || shape.dims[0] == first) && (rank < 2 || shape.dims[1] == second);
+}
+
+// One number for all experts.
+static bool is_shared_scalar(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    return t->module->experts > 0 && (view->rank == 0 || (view->rank == 1 && view->shape[0] == 1));
+}
+
+// One scale for each of the matrices that are stacked along n.
+static bool spans_parts(const struct take *t, struct scale_span *out) {
+    uint64_t parts = t->module->parts;
+    if (parts < 2 || t->module->n % parts != 0 || !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1))) {
+        return false;
+    }
+    *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
+    return true;
+}
+
+static bool spans_all(const struct take *t, struct scale_span *out) {
+    unsigned may = t->format->scale_layouts;
+    uint64_t n = t->module->n;
+    if ((may & SCALES_TENSOR) &&
+        (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1) || is_shared_scalar(t))) {
+        *out = (struct scale_span){.columns = n};
+        return true;
+    }
+    if ((may & SCALES_TENSOR) && spans_parts(t, out)) {
+        return true;
+    }
+    *out = (struct scale_span){.columns = 1, .n_stride = 1};
+    bool across = (may & SCALES_N_MAJOR) || ((may & SCALES_CHANNEL) && t->module->experts > 0);
+    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) || (across && has_scales(t, 2, 1, n));
+}
+
+static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_span *out) {
+    unsigned may = t->format->scale_layouts;
+    uint64_t n = t->module->n, k = t->module->k, groups = group_k ? take_ceiling(k, group_k) : 0;
+    if (group_k == 0 || (k % group_k != 0 && !(may & SCALES_SHORT))) {
+        return false;
+    }
+    bool rows = (may & SCALES_GROUPS) && !t->transposed && has_scales(t, 2, n, groups),
+         n_major = ((may & SCALES_N_MAJOR) || t->transposed) && has_scales(t, 2, groups, n);
+    *out = (struct scale_span){.columns = 1, .k = group_k, .n_stride = rows ? groups : 1, .g_stride = rows ? 1 : n};
+    return rows || n_major;
+}
+
+static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
+    *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
+    if (t->transposed) {
+        *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = 1, .g_stride = rows};
+    }
+    return (t->format->scale_layouts & SCALES_GRID) &&
+           (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
+}
+
+// The number of groups by the shape of the scales; 0: none.
+static uint64_t groups_of_shape(const struct take *t) {
+    struct tensor_shape shape = shape_of_scales(t);
+    bool n_major = (t->format->scale_layouts & SCALES_N_MAJOR) || t->transposed;
+    return shape.rank == 2 ? shape.dims[!n_major] : 0;
+}
+
+// Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
+static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
+    uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
+    if (fixed || (setting->group_k && setting->group_k != QUANTISATION_ALL_K)) {
+        return (!fixed || !setting->group_k || setting->group_k == fixed) && spans_groups(t, fixed ? fixed : setting->group_k, out);
+    }
+    if (setting->group_k == QUANTISATION_ALL_K) {
+        return spans_all(t, out);
+    }
+    if (setting->block_n) {
+        return spans_blocks(t, setting->block_n, setting->block_k, out);
+    }
+    return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
+           (groups > 0 && k % groups == 0 && spans_groups(t, k / groups, out));
+}
+
+static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
+    if (setting->group_k == QUANTISATION_ALL_K) {
+        snprintf(text, bytes, "one scale for all of K (%s)", setting->span_key);
+    } else if (setting->group_k) {
+        snprintf(text, bytes, "groups of %u k (%s)", setting->group_k, setting->span_key);
+    } else if (setting->block_n) {
+        snprintf(text, bytes, "blocks of %u x %u (%s)", setting->block_n, setting->block_k, setting->span_key);
+    } else {
+        snprintf(text, bytes, "nothing about the size of a group");
+    }
+    return text;
+}
+
+static err_t no_span(const struct take *t, const struct quantisation_setting *setting) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[512];
+    const struct safetensors_entry *s = t->scales;
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s",
+                      take_file(t, s), s->name, expertd_tensor_shape_text(s->view.shape, s->view.rank, found),
+                      (unsigned long long)t->module->n, (unsigned long long)t->module->k, t->format->name,
+                      span_text(setting, text, sizeof text));
+}
+
+static err_t other_bits(const struct take *t, const struct quantisation_setting *setting) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    const struct safetensors_entry *c = t->codes;
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: tensor %s is %s, which holds codes of %u bits for weights [%llu, %llu], but %s is %u: one of the two is "
+                      "wrong",
+                      take_file(t, c), c->name, expertd_tensor_shape_text(c->view.shape, c->view.rank, found), t->bits,
+                      (unsigned long long)t->module->n, (unsigned long long)t->module->k, setting->bits_key, setting->bits);
+}
+
+// Elements of 8 bits may hold codes of fewer.
+static bool has_bits(const struct take *t, const struct quantisation_setting *setting) {
+    return setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
+}
+
+static void note_no_group(const struct take *t) {
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "module_in_no_group",
+                         "%s.config_groups has no target that names %s, but its codes and scales exist: their shapes decide",
+                         t->config->section, t->module->name);
+}
+
+// One scale for a whole matrix has one meaning, whatever config.json says about the modules with groups or blocks.
+static bool is_one_scale(const struct take *t, struct scale_span *out) {
+    uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
+    return t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype) && spans_all(t, out);
+}
+
+// Takes the first of config.json's settings for this module that fits its tensors.
+static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
+    struct quantisation_candidates settings;
+    TRY(quantisation_of_module(t->config, t->module->name, &settings));
+    if (settings.in_no_group && t->module->first) {
+        note_no_group(t);
+    }
+    bool bits = false;
+    for (size_t i = 0; i < settings.count; i++) {
+        t->setting = settings.at[i];
+        bits |= has_bits(t, &t->setting);
+        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || is_one_scale(t, out))) {
+            return OK;
+        }
+    }
+    return bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
+}
+
+FALLIBLE take_scales(struct take *t) {
+    struct scale_span span = {0};
+    TRY(choose_span(t, &span));
+    struct quantised_matrix *out = t->out;
+    enum expertd_dtype dtype = t->scales->view.dtype;
+    out->format.scale = dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;
+    out->format.scale_k = span.k;
+    out->format.scale_of_panel = span.columns % EXPERTD_KERNEL_PANEL == 0 || span.columns >= t->module->n;
+    out->scales = t->scales->view.data;
+    out->scales_tensor = t->scales;
+    out->scale_columns = span.columns;
+    out->scale_n_stride = span.n_stride;
+    out->scale_g_stride = span.g_stride;
+    take_range(t, t->scales);
+    return OK;
+}

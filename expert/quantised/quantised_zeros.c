@@ -1,0 +1,213 @@
+#include <string.h>
+
+#include "expert/quantised/quantised_take.h"
+
+// ---- zero points ----
+
+// compressed-tensors stores zero points of INT4 in words, like the codes, or (its older versions) as signed bytes [N, G].
+static bool are_bytes(const struct take *t, const struct safetensors_entry *zeros) {
+    return t->format->layout == CODES_ROWS || (t->format->layout == CODES_WORDS && zeros->view.dtype == EXPERTD_DTYPE_I8);
+}
+
+static struct tensor_shape zeros_shape(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
+    uint64_t n = t->module->n, word = t->out->codes.word;
+    if (are_bytes(t, zeros)) {
+        return (struct tensor_shape){2, {n, groups}};
+    }
+    return t->format->layout == CODES_WORDS ? (struct tensor_shape){2, {take_ceiling(n, word), groups}}
+                                            : (struct tensor_shape){2, {groups, n / word}};
+}
+
+static FALLIBLE check_zeros_tensor(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
+    struct tensor_shape shape = zeros_shape(t, zeros, groups);
+    if (zeros->view.dtype != t->codes->view.dtype && !are_bytes(t, zeros)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the zero points of %s must be %s", take_file(t, zeros), zeros->name,
+             expertd_dtype_name(zeros->view.dtype), t->codes->name, expertd_dtype_name(t->codes->view.dtype));
+    }
+    return take_has_shape(t, zeros, &shape) ? OK : take_wrong_shape(t, zeros, &shape);
+}
+
+static struct expertd_code_words zero_words(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
+    size_t n = t->module->n, word = t->out->codes.word;
+    struct expertd_code_words c = {
+        .data = zeros->view.data, .bits = t->bits, .word = word, .order = t->out->codes.order, .flip = t->out->codes.flip};
+    if (are_bytes(t, zeros)) {
+        c.bits = 8, c.word = word = 8, c.flip = 0;
+        c.add = t->bits == 4 ? 8 : 0; // codes of 4 bits are offset binary, signed bytes are not
+        c.n_stride = groups, c.n_word_stride = word * groups, c.k_stride = 1, c.k_word_stride = word;
+    } else if (t->format->layout == CODES_WORDS) {
+        c.n_stride = 1, c.n_word_stride = groups * word, c.k_stride = word, c.k_word_stride = word * word;
+    } else {
+        c.n_stride = 1, c.n_word_stride = word, c.k_stride = n, c.k_word_stride = word * n;
+        c.add = t->format->layout == CODES_WORDS_N_MAJOR && !t->config->zero_points_are_stored_as_is;
+    }
+    return c;
+}
+
+static bool is_symmetric(const struct take *t) {
+    enum quantisation_answer said = t->setting.symmetric;
+    return said == QUANTISATION_YES ? t->format->zeros_rule != ZEROS_ALWAYS
+                                    : said == QUANTISATION_UNSAID && t->format->zeros_rule == ZEROS_IF_ASYMMETRIC;
+}
+
+static FALLIBLE check_no_zeros(const struct take *t) {
+    const struct safetensors_entry *codes = t->codes;
+    if (t->format->zeros_rule == ZEROS_IF_ASYMMETRIC && t->setting.symmetric == QUANTISATION_NO) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is false, but there is no tensor %s%s, the zero points of %s: one of the two is wrong",
+             take_file(t, codes), t->setting.symmetric_key, t->module->name, t->format->zeros, codes->name);
+    }
+    if (t->format->needs_zeros && !is_symmetric(t)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s%s is missing, the zero points of %s: is the download complete?",
+             take_file(t, codes), t->module->name, t->format->zeros, codes->name);
+    }
+    return OK;
+}
+
+// Engines do not read the zero points of symmetric codes. Loading checks that they mean nothing else.
+static void take_unused_zeros(struct take *t, const struct safetensors_entry *zeros, struct expertd_code_words words) {
+    struct quantised_matrix *out = t->out;
+    bool gptq = t->format->zeros_rule == ZEROS_UNLESS_SAID;
+    unsigned middle = are_bytes(t, zeros) ? 0 : 1u << (t->bits - 1), form = middle - (gptq && words.add);
+    words.flip = words.add = 0;
+    out->unused_zeros = words;
+    out->unused_middle = (uint8_t)middle;
+    out->unused_may_be_less_one = gptq;
+    out->symmetric_key = t->setting.symmetric_key;
+    unsigned stored = t->module->first ? expertd_quantised_code(&words, 0, 0) : form;
+    if (stored != form) {
+        checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "symmetric_zero_points",
+                             "tensor %s stores zero point %u instead of %u, but %s says that the codes are symmetric: they are "
+                             "read so, as other programs do that do not read this tensor",
+                             zeros->name, stored, form, t->setting.symmetric_key ? t->setting.symmetric_key : "config.json");
+    }
+}
+
+FALLIBLE take_zeros(struct take *t) {
+    const struct safetensors_entry *zeros = quantised_find(t->finder, t->module->name, t->format->zeros);
+    size_t groups = quantised_scales(&t->out->format, t->module->k);
+    if (!zeros) {
+        return t->format->zeros ? check_no_zeros(t) : OK;
+    }
+    TRY(check_zeros_tensor(t, zeros, groups));
+    struct expertd_code_words words = zero_words(t, zeros, groups);
+    t->out->zeros_tensor = zeros;
+    take_range(t, zeros);
+    if (is_symmetric(t)) {
+        take_unused_zeros(t, zeros, words);
+        return OK;
+    }
+    t->out->zeros = words;
+    t->out->format.zero_points = true;
+    t->out->zeros_are_doubted = t->format->zeros_rule == ZEROS_UNLESS_SAID && t->setting.symmetric == QUANTISATION_UNSAID;
+    return OK;
+}
+
+// ---- the global scale ----
+// The numbers of a global scale's tensor for each expert: 1, or one for each of the stacked matrices. 0: another shape.
+static uint64_t global_numbers(const struct take *t, const struct safetensors_entry *global) {
+    const struct expertd_tensor_view *view = &global->view;
+    uint64_t elements = 1, experts = t->module->experts, parts = t->module->parts;
+    for (uint32_t i = 0; i < view->rank; i++) {
+        elements *= view->shape[i]; // the file holds them all, so the product does not overflow
+    }
+    if (elements == 1 && view->rank <= 2) {
+        return 1;
+    }
+    if (view->rank > 3 || (experts > 0 && view->shape[0] != experts)) {
+        return 0;
+    }
+    experts = experts ? experts : 1;
+    return elements == experts ? 1 : parts > 1 && elements == experts * parts && t->module->n % parts == 0 ? parts : 0;
+}
+
+FALLIBLE take_global(struct take *t) {
+    const struct safetensors_entry *global = quantised_find(t->finder, t->module->name, t->format->global);
+    if (!global) {
+        return OK;
+    }
+    uint64_t numbers = global_numbers(t, global);
+    if (!expertd_dtype_is_float16_or_32(global->view.dtype) || numbers == 0) {
+        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s %s, but a global scale must be one number%s of F32, F16 or BF16",
+             take_file(t, global), global->name, expertd_dtype_name(global->view.dtype),
+             expertd_tensor_shape_text(global->view.shape, global->view.rank, found), t->module->experts ? " per expert" : "");
+    }
+    t->out->global = global->view.data;
+    t->out->global_tensor = global;
+    t->out->global_dtype = global->view.dtype;
+    t->out->global_columns = numbers > 1 ? t->module->n / numbers : 0;
+    t->out->format.global = t->format->global_is;
+    take_range(t, global);
+    return OK;
+}
+
+// ---- the order of k ----
+
+// compressed-tensors leaves -1 everywhere where k was not sorted.
+static int32_t scale_of_k(const void *order, uint64_t k) {
+    int32_t scale;
+    memcpy(&scale, (const char *)order + k * sizeof scale, sizeof scale);
+    return scale;
+}
+
+static FALLIBLE check_no_order(const struct take *t) {
+    uint64_t span = t->out->format.scale_k;
+    bool sorted = t->setting.ordered == QUANTISATION_YES && span > 0 && span < t->module->k && !t->config->static_groups;
+    if (t->format->scale_of_k && sorted) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s says that k was sorted by activations, but there is no tensor %s%s that gives the order: the file is "
+             "incomplete, or config.json is wrong",
+             take_file(t, t->codes), t->setting.ordered_key, t->module->name, t->format->scale_of_k);
+    }
+    return OK;
+}
+
+// The k are sorted by scale if config.json says so, or if the first expert's g_idx is not in consecutive groups, because some files
+// omit desc_act.
+FALLIBLE take_order(struct take *t) {
+    const struct safetensors_entry *order = quantised_find(t->finder, t->module->name, t->format->scale_of_k);
+    struct quantised_matrix *out = t->out;
+    uint64_t k = t->module->k, span = out->format.scale_k;
+    struct tensor_shape shape = {1, {k}};
+    if (!order) {
+        return check_no_order(t);
+    }
+    if (order->view.dtype != EXPERTD_DTYPE_I32 || !take_has_shape(t, order, &shape)) {
+        return take_wrong_shape(t, order, &shape);
+    }
+    out->scale_of_k = order->view.data;
+    out->ordered_key = t->setting.ordered_key;
+    take_range(t, order);
+    if (span == 0 || span >= k) {
+        return OK; // one scale: nothing to sort
+    }
+    out->ordered = t->setting.ordered == QUANTISATION_YES;
+    bool unused = t->module->first && scale_of_k(order->view.data, 0) == -1;
+    for (uint64_t i = 0; t->module->first && i < k && !out->ordered; i++) {
+        int32_t scale = scale_of_k(order->view.data, i);
+        out->ordered = scale != (unused ? -1 : (int32_t)(i / span));
+    }
+    return OK;
+}
+
+// ---- ignored tensors ----
+
+static bool is_zero(const struct safetensors_entry *entry) {
+    const unsigned char *data = entry->view.data;
+    for (uint64_t i = 0; i < entry->view.bytes; i++) {
+        if (data[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that block_leftovers_check refuses it.
+void take_extras(struct take *t) {
+    for (size_t i = 0; i < STORED_EXTRAS && t->format->extras[i]; i++) {
+        const struct safetensors_entry *extra = quantised_find(t->finder, t->module->name, t->format->extras[i]);
+        if (extra && (strcmp(t->format->extras[i], ".bias") != 0 || is_zero(extra))) {
+            tensor_mark(t->finder, extra);
+        }
+    }
+}
