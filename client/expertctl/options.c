@@ -5,11 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/suggest.h"
-
-static const char DEFAULT_TCP[] = "127.0.0.1:7411";
 
 enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
 
@@ -545,28 +542,10 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(EXPERTD_ERR_USAGE,
-             "a command is missing: models, status, forward, compare, placement, drain, bench, top or inspect (see expertctl --help)");
+        FAIL(EXPERTD_ERR_USAGE, "a command is missing: models, status, forward, compare, placement, drain, bench, top or inspect "
+                                "(see expertctl --help)");
     }
     return check_flags(out, seen);
-}
-
-FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]) {
-    struct address parsed;
-    if (options->address) {
-        TRY_IN(address_parse(options->address, &parsed), "--address");
-    } else if (environment->address && *environment->address) {
-        TRY_IN(address_parse(environment->address, &parsed), "$EXPERTD_ADDRESS");
-    } else {
-        char path[ADDRESS_TEXT_MAX];
-        int length = snprintf(path, sizeof path, "unix:%s/expertd.sock", environment->runtime_dir ? environment->runtime_dir : "");
-        struct stat st;
-        bool is_socket = environment->runtime_dir && *environment->runtime_dir && length < (int)sizeof path &&
-                         stat(path + strlen("unix:"), &st) == 0 && S_ISSOCK(st.st_mode);
-        TRY_IN(address_parse(is_socket ? path : DEFAULT_TCP, &parsed), "$XDG_RUNTIME_DIR");
-    }
-    snprintf(out, ADDRESS_TEXT_MAX, "%s", parsed.text);
-    return OK;
 }
 
 static void print_flags(FILE *out, unsigned commands) {

@@ -14,6 +14,9 @@
 // Replaces the file atomically. EXPERTD_ERR_IO.
 FALLIBLE digest_file_write(const char *path, const struct model *model);
 
+// Reads the file only, so that its faults are reported before a long load. EXPERTD_ERR_CHECKPOINT: not such a file.
+FALLIBLE digest_file_check(const char *path);
+
 // Prints each difference, up to a limit, and sets *differing to their number. some_layers: the model has only some of its layers,
 // so that further layers of the file are no difference. EXPERTD_ERR_CHECKPOINT: not such a file.
 FALLIBLE digest_file_compare(const char *path, const struct model *model, bool some_layers, size_t *differing);

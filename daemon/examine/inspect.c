@@ -20,18 +20,9 @@ static void inspect(const struct options *options, const struct loaded *loaded, 
     static const uint32_t USUAL[] = {1, 2, 4, 8};
     const bool given = options->shards != 1;
     struct loading_scratch scratch = {.options = options, .loaded = loaded};
-    const struct model_options model = {.model = options->model,
-                                        .hf_cache = options->hf_cache,
-                                        .compute_dtype = options->compute_dtype,
-                                        .widen = options->widen,
-                                        .have_layers = options->have_layers,
-                                        .first_layer = options->first_layer,
-                                        .last_layer = options->last_layer,
-                                        .memory_bytes_max = options->memory_max,
-                                        .scratch_bytes = scratch_bytes,
-                                        .scratch_context = &scratch,
-                                        .topology = &loaded->topology,
-                                        .team = loaded->team};
+    struct model_options model = loading_model_options(options, loaded);
+    model.scratch_bytes = scratch_bytes;
+    model.scratch_context = &scratch;
     model_inspect(&model, given ? &options->shards : USUAL, given ? 1 : sizeof USUAL / sizeof *USUAL, out);
 }
 

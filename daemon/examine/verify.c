@@ -40,21 +40,12 @@ static err_t end(void *context, const struct model *model) {
 static FALLIBLE load(const struct options *options, struct loaded *loaded, struct model_audit *audit) {
     static const struct model_sink dropped = {.begin = begin, .put = put, .end = end};
     struct loading_progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
-    const struct model_options model = {.model = options->model,
-                                        .hf_cache = options->hf_cache,
-                                        .compute_dtype = options->compute_dtype,
-                                        .widen = options->widen,
-                                        .ranks = 1,
-                                        .have_layers = options->have_layers,
-                                        .first_layer = options->first_layer,
-                                        .last_layer = options->last_layer,
-                                        .memory_bytes_max = options->memory_max,
-                                        .topology = &loaded->topology,
-                                        .team = loaded->team,
-                                        .sink = &dropped,
-                                        .audit = audit,
-                                        .progress = loading_show_progress,
-                                        .progress_context = &progress};
+    struct model_options model = loading_model_options(options, loaded);
+    model.ranks = 1;
+    model.sink = &dropped;
+    model.audit = audit;
+    model.progress = loading_show_progress;
+    model.progress_context = &progress;
     return model_load(&model, &loaded->model);
 }
 
@@ -132,6 +123,7 @@ static FALLIBLE report(const struct options *options, const struct model *model,
 
 static FALLIBLE verify(const struct options *options, struct loaded *loaded, struct model_audit *audit, bool *sound) {
     TRY(prepare(options, loaded));
+    TRY(options->compare_digests ? digest_file_check(options->compare_digests) : OK);
     TRY(load(options, loaded, audit));
     return report(options, &loaded->model, audit, sound);
 }

@@ -93,15 +93,8 @@ uint64_t loading_scratch_bytes(void *context, const struct model *model) {
     return engine_scratch_needed(&engine);
 }
 
-static FALLIBLE load_model(const struct options *options, struct loaded *out) {
-    struct balanced_placement placing = {.options = options};
-    struct loading_scratch scratch = {options, out};
-    struct loading_progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
-    struct model_sink sink = {0};
-    if (out->weights) {
-        sink = device_weights_sink(out->weights);
-    }
-    struct model_options model = {
+struct model_options loading_model_options(const struct options *options, const struct loaded *loaded) {
+    return (struct model_options){
         .model = options->model,
         .hf_cache = options->hf_cache,
         .compute_dtype = options->compute_dtype,
@@ -112,16 +105,27 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .first_layer = options->first_layer,
         .last_layer = options->last_layer,
         .memory_bytes_max = options->memory_max,
-        .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
-        .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
-        .scratch_bytes = loading_scratch_bytes,
-        .scratch_context = &scratch,
-        .topology = &out->topology,
-        .team = out->team,
-        .sink = out->weights ? &sink : NULL,
-        .progress = loading_show_progress,
-        .progress_context = &progress,
+        .topology = &loaded->topology,
+        .team = loaded->team,
     };
+}
+
+static FALLIBLE load_model(const struct options *options, struct loaded *out) {
+    struct balanced_placement placing = {.options = options};
+    struct loading_scratch scratch = {options, out};
+    struct loading_progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
+    struct model_sink sink = {0};
+    if (out->weights) {
+        sink = device_weights_sink(out->weights);
+    }
+    struct model_options model = loading_model_options(options, out);
+    model.arithmetic = out->devices ? out->devices->facts.arithmetic : NULL;
+    model.arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL;
+    model.scratch_bytes = loading_scratch_bytes;
+    model.scratch_context = &scratch;
+    model.sink = out->weights ? &sink : NULL;
+    model.progress = loading_show_progress;
+    model.progress_context = &progress;
     err_t e = OK;
     if (strcmp(options->placement, "balanced") == 0) {
         model.place = place_balanced;

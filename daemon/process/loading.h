@@ -15,6 +15,7 @@
 #include "expert/device/device_weights.h"
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
+#include "expert/model/model_options.h"
 #include "expertd/kernels/devices.h"
 
 struct loaded {
@@ -48,6 +49,9 @@ void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
 // Sets topology, team and node_teams of `out`.
 FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
+
+// The model that the options ask for, on the teams of `loaded`. Borrows from both.
+struct model_options loading_model_options(const struct options *options, const struct loaded *loaded);
 
 struct loading_progress {
     int64_t started_ns, last_ns; // both the time of the start at first
