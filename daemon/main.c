@@ -9,7 +9,10 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
+#include "base/process/surroundings.h"
+#include "daemon/examine/inspect.h"
+#include "daemon/examine/verify.h"
 #include "daemon/log/log.h"
 #include "daemon/process/app.h"
 #include "daemon/status/own_process.h"
@@ -46,7 +49,6 @@ static void log_option(void *context, const char *key, const char *value, const 
 }
 
 static void start_log(const struct options *options) {
-    signal(SIGXFSZ, SIG_IGN); // standard error may be a file that reaches its size limit
     enum log_level level = LOG_LEVEL_INFO;
     (void)log_level_parse(options->log_level, &level); // options_parse has checked the text
     log_init(level, options->journal);
@@ -328,19 +330,8 @@ static void take_down(struct app *app) {
     own_process_close(app->status.own_process);
 }
 
-// Raises the descriptor limit to the hard limit, so that --max-connections is the effective limit.
-static void raise_descriptor_limit(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit); // on error, serve with the lower limit
-    }
-}
-
 static int serve_until_the_end(struct app *app) {
     block_signals(SIG_BLOCK);
-    signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
     err_t e = mapped_install_handler();
     if (!err_is(e)) {
         e = build(app);
@@ -393,12 +384,19 @@ static int handle_switches(const struct options *options) {
         options_print(options, stdout);
         return 0;
     }
+    if (options->inspect) {
+        return examine_inspect(options);
+    }
+    if (options->verify) {
+        return examine_verify(options);
+    }
     return options->check_config ? check_config(options) : -1;
 }
 
 int main(int argc, char **argv) {
     static struct app app; // static, because handles of the loop live in it
-    err_t e = options_parse(argc, argv, environ, &app.options);
+    err_t e = surroundings_prepare();
+    e = err_is(e) ? e : options_parse(argc, argv, environ, &app.options);
     int code = err_is(e) ? report(e) : handle_switches(&app.options);
     e = code == 0 ? standard_output_flush() : OK;
     code = err_is(e) ? report(e) : code;

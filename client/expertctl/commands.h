@@ -19,6 +19,9 @@ FALLIBLE command_drain(struct client *client, const struct ctl_options *options)
 // daemon's.
 FALLIBLE command_top(const char *address, struct client *admin, const struct ctl_options *options);
 
+// Calls no daemon: describes options->inspected by the daemon's program, which replaces this process. Returns only with an error.
+FALLIBLE command_inspect(const struct ctl_options *options);
+
 struct bench_outcome {
     int code;      // 0 the daemon holds the load; 1 wrong answers, failed calls, no rate that holds, or a regression; 2 INVALID
     bool reported; // standard output has the report; also possible on an error

@@ -1,12 +1,11 @@
 // expertctl: the command-line client of expertd.
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mapped.h"
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
+#include "base/process/surroundings.h"
 #include "client/c/admin.h"
 #include "client/c/client.h"
 #include "client/expertctl/commands.h"
@@ -190,16 +189,6 @@ static int run_bench(const struct ctl_options *options, const char *address) {
     return report(e, refused ? &outcome.refusal : NULL, asked ? address : NULL, &error_options);
 }
 
-// A closed standard descriptor would become the next opened file's, and output would go into that file. /dev/null takes its place;
-// access in the wrong direction makes its use fail as before.
-static void reserve_standard_streams(void) {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0) {
-            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-        }
-    }
-}
-
 static int run(const struct ctl_options *options) {
     const struct ctl_environment environment = {getenv("EXPERTD_ADDRESS"), getenv("XDG_RUNTIME_DIR")};
     char address[ADDRESS_TEXT_MAX];
@@ -210,6 +199,9 @@ static int run(const struct ctl_options *options) {
     if (options->command == COMMAND_VERSION) {
         printf("expertctl %s\n", EXPERTD_VERSION);
         return 0;
+    }
+    if (options->command == COMMAND_INSPECT) {
+        return report(command_inspect(options), NULL, NULL, options);
     }
     err_t e = ctl_address(options, &environment, address);
     if (err_is(e)) {
@@ -222,13 +214,16 @@ static int run(const struct ctl_options *options) {
 }
 
 int main(int argc, char **argv) {
-    reserve_standard_streams();
+    struct ctl_options options = {0};
+    err_t e = surroundings_prepare();
+    if (err_is(e)) {
+        return report(e, NULL, NULL, &options);
+    }
     client_tune_process();
     err_t unguarded =
         mapped_install_handler(); // without it, a mapped file that shrinks ends the program with SIGBUS and no message
     (void)unguarded;
-    struct ctl_options options;
-    err_t e = ctl_options_parse(argc, argv, &options);
+    e = ctl_options_parse(argc, argv, &options);
     if (err_is(e)) {
         return report(e, NULL, NULL, &options);
     }

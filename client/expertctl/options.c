@@ -5,11 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/suggest.h"
-
-static const char DEFAULT_TCP[] = "127.0.0.1:7411";
 
 enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
 
@@ -32,6 +29,8 @@ static const struct command_row COMMANDS[] = {
     {"bench", COMMAND_BENCH,
      "load a daemon: report throughput, latencies, wrong answers, and whether the client was the bottleneck"},
     {"top", COMMAND_TOP, "live figures of a daemon: calls, tokens, latencies, queue, memory, load of each shard"},
+    {"inspect", COMMAND_INSPECT,
+     "MODEL: describe a checkpoint without loading it: layers, formats, sizes on disk and in memory, what is refused and why"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
@@ -49,7 +48,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         FAIL(EXPERTD_ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
     FAIL(EXPERTD_ERR_USAGE,
-         "unknown command %s: it is one of models, status, forward, compare, placement, drain, bench, top (see expertctl --help)",
+         "unknown command %s: it is one of models, status, forward, compare, placement, drain, bench, top, inspect (see expertctl "
+         "--help)",
          word);
 }
 
@@ -210,6 +210,8 @@ FILE_SETTER(token_ids)
 FILE_SETTER(router_input)
 FILE_SETTER(output)
 FILE_SETTER(counts)
+FILE_SETTER(layers)
+FILE_SETTER(shards)
 
 static FALLIBLE set_admin(struct ctl_options *out, const char *value) {
     struct address parsed;
@@ -288,7 +290,8 @@ enum {
     PLACEMENT = 1 << COMMAND_PLACEMENT,
     DRAIN = 1 << COMMAND_DRAIN,
     BENCH = 1 << COMMAND_BENCH,
-    TOP = 1 << COMMAND_TOP
+    TOP = 1 << COMMAND_TOP,
+    INSPECT = 1 << COMMAND_INSPECT
 };
 
 static const struct flag_row FLAGS[] = {
@@ -331,6 +334,8 @@ static const struct flag_row FLAGS[] = {
     {"--http", "HOST:PORT", set_http, TOP, "the daemon's HTTP address; by default port 7412 of its host"},
     {"--interval", "S", set_interval, TOP, "seconds between two samples (2)"},
     {"--once", NULL, set_once, TOP, "show one interval and exit"},
+    {"--layers", "A-B", set_layers, INSPECT, "describe these layers only, as expertd --layers A-B would serve them"},
+    {"--shards", "N", set_shards, INSPECT, "memory for N shards; by default for 1, 2, 4 and 8"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -370,7 +375,7 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, 
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     const struct flag_row *flag = find_flag(word, length);
-    if (!flag) {
+    if (!flag || (flag->set == set_layers && out->command != COMMAND_INSPECT)) { // bench has --layers too
         bool known;
         TRY(bench_options_read(argc, argv, at, &out->bench, &known));
         return known ? OK : unknown_flag(word, length);
@@ -477,6 +482,11 @@ static FALLIBLE check_flags(struct ctl_options *o, uint64_t seen) {
         return check_compare(o);
     case COMMAND_PLACEMENT:
         return check_placement(o);
+    case COMMAND_INSPECT:
+        if (!o->inspected) {
+            FAIL(EXPERTD_ERR_USAGE, "inspect needs a model: a folder, ORG/NAME in the Hugging Face cache, or synthetic:PRESET");
+        }
+        return OK;
     case COMMAND_BENCH:
         if (o->bench.compare[0] && o->output_dtype != EXPERTD_DTYPE_NONE) {
             FAIL(EXPERTD_ERR_USAGE, "--compare calls no daemon: leave --dtype out");
@@ -500,6 +510,10 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
         const char *near = suggest_word(word, strlen(word), NAMES, sizeof NAMES / sizeof *NAMES);
         FAIL(EXPERTD_ERR_USAGE, "unknown command placement %s: %s%s", word,
              near ? "did you mean " : "it is one of show, plan, apply", near ? near : "");
+    }
+    if (out->command == COMMAND_INSPECT && !out->inspected) {
+        out->inspected = word;
+        return OK;
     }
     if (out->placement == PLACEMENT_APPLY && !out->plan) {
         out->plan = word;
@@ -528,28 +542,10 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(EXPERTD_ERR_USAGE,
-             "a command is missing: models, status, forward, compare, placement, drain, bench or top (see expertctl --help)");
+        FAIL(EXPERTD_ERR_USAGE, "a command is missing: models, status, forward, compare, placement, drain, bench, top or inspect "
+                                "(see expertctl --help)");
     }
     return check_flags(out, seen);
-}
-
-FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]) {
-    struct address parsed;
-    if (options->address) {
-        TRY_IN(address_parse(options->address, &parsed), "--address");
-    } else if (environment->address && *environment->address) {
-        TRY_IN(address_parse(environment->address, &parsed), "$EXPERTD_ADDRESS");
-    } else {
-        char path[ADDRESS_TEXT_MAX];
-        int length = snprintf(path, sizeof path, "unix:%s/expertd.sock", environment->runtime_dir ? environment->runtime_dir : "");
-        struct stat st;
-        bool is_socket = environment->runtime_dir && *environment->runtime_dir && length < (int)sizeof path &&
-                         stat(path + strlen("unix:"), &st) == 0 && S_ISSOCK(st.st_mode);
-        TRY_IN(address_parse(is_socket ? path : DEFAULT_TCP, &parsed), "$XDG_RUNTIME_DIR");
-    }
-    snprintf(out, ADDRESS_TEXT_MAX, "%s", parsed.text);
-    return OK;
 }
 
 static void print_flags(FILE *out, unsigned commands) {
@@ -577,6 +573,8 @@ void ctl_print_help(FILE *out) {
     print_flags(out, COMPARE);
     fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
     print_flags(out, PLACEMENT | DRAIN);
+    fprintf(out, "\nflags of inspect (it runs expertd --inspect: the expertd beside this program, else the one on PATH)\n");
+    print_flags(out, INSPECT);
     fprintf(out, "\nflags of top (--json: an object per line)\n");
     print_flags(out, TOP);
     fprintf(
@@ -586,7 +584,8 @@ void ctl_print_help(FILE *out) {
     bench_options_help(out);
     fprintf(
         out,
-        "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is reached or\n"
+        "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, or the model is refused, 69 "
+        "no daemon is reached or\n"
         "it does not answer in time, 70 the daemon refuses (the reason is printed) or fails; bench also: 1 wrong answers, more\n"
         "than 0.1 %% of the calls failed, no rate holds, or a regression, 2 INVALID: the client was the bottleneck, or Ctrl-C\n"
         "ended a search, 130 interrupted before there was anything to report, or interrupted twice\n");

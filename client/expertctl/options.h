@@ -22,6 +22,7 @@ enum command {
     COMMAND_PLACEMENT,
     COMMAND_DRAIN,
     COMMAND_TOP,
+    COMMAND_INSPECT,
     COMMAND_HELP,
     COMMAND_VERSION
 };
@@ -49,6 +50,9 @@ struct ctl_options {
     const char *http; // HOST:PORT; NULL: port 7412 of the daemon's host
     int64_t interval_us;
     bool once;
+    // inspect
+    const char *inspected;       // MODEL
+    const char *layers, *shards; // as expertd takes them; NULL: its defaults
     // forward, compare and placement (without a layer: all layers)
     bool have_layer;
     uint32_t layer;

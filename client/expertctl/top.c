@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
 #include "client/c/admin.h"
 #include "client/expertctl/commands.h"
 #include "client/expertctl/http_get.h"

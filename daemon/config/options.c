@@ -217,6 +217,12 @@ static FALLIBLE check_all(struct options *options) {
     TRY(check_addresses(options));
     TRY(check_placement(options));
     TRY(check_tuning(options));
+    if (options->json && !options->inspect) {
+        FAIL(EXPERTD_ERR_USAGE, "--json belongs to --inspect");
+    }
+    if ((options->digests || options->compare_digests) && !options->verify) {
+        FAIL(EXPERTD_ERR_USAGE, "--%s belongs to --verify", options->digests ? "digests" : "compare-digests");
+    }
     TRY(check_quantize(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(EXPERTD_ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");

@@ -58,6 +58,9 @@ struct options {
     char *allow_uids;              // "self", "any" or comma-separated uids that may connect to a Unix socket
     char *log_level;               // error, warning, info or debug
     // Switches: main prints or checks something and exits.
+    bool inspect, json;              // describe the model from the headers of its files
+    bool verify;                     // load it, look for unsound values, print its digests
+    char *digests, *compare_digests; // files, for verify
     bool check_config, print_config, version, help;
     char *config; // the YAML file
     bool journal; // standard error is connected to systemd's journal ($JOURNAL_STREAM is set)

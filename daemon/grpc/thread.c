@@ -136,7 +136,10 @@ err_t thread_start(struct rpc_thread *thread) {
     int failed = pthread_create(&thread->id, NULL, thread_main, thread);
     thread_signals_restore(&before);
     if (failed) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of completion queue %u: %s", thread->index, strerror(failed));
+        FAIL(EXPERTD_ERR_UNAVAILABLE,
+             "cannot start the thread of completion queue %u: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, "
+             "TasksMax)",
+             thread->index, strerror(failed));
     }
     char name[16];
     snprintf(name, sizeof name, "%s-%u", thread->server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", thread->index);

@@ -1,6 +1,7 @@
 #include "daemon/log/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,7 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 4096 };
+enum {
+    LINE_MAX_BYTES = 4096, // PIPE_BUF on Linux: a pipe that is ready takes such a line without waiting
+    STALL_MS = 1000,
+};
 
 struct level_row {
     const char *name;
@@ -26,6 +30,9 @@ enum { LEVEL_COUNT = sizeof LEVELS / sizeof LEVELS[0] };
 // Set once at the start, read by every thread. Globals, so that log_line needs no context argument.
 static _Atomic int threshold = LOG_LEVEL_INFO;
 static _Atomic bool prefixes = false;
+// The reader of the log does not read. Lines are then lost, because a thread that waits for it would not serve.
+static _Atomic bool stalled = false;
+static _Atomic unsigned long long lost_lines = 0;
 
 bool log_level_parse(const char *text, enum log_level *out) {
     for (int i = 0; i < LEVEL_COUNT; i++) {
@@ -74,6 +81,33 @@ static void flatten(char *line, size_t length) {
     }
 }
 
+// Waits for a reader that is slow, once; not for one that has stopped.
+static bool is_writable(void) {
+    struct pollfd log = {.fd = STDERR_FILENO, .events = POLLOUT};
+    int ready;
+    do {
+        ready = poll(&log, 1, atomic_load_explicit(&stalled, memory_order_relaxed) ? 0 : STALL_MS);
+    } while (ready < 0 && errno == EINTR);
+    atomic_store_explicit(&stalled, ready == 0, memory_order_relaxed);
+    return ready != 0;
+}
+
+static void put(const char *line, size_t length) {
+    // If stderr is full or closed the line is lost, and the loss cannot be reported.
+    while (write(STDERR_FILENO, line, length) < 0 && errno == EINTR) {
+    }
+}
+
+static void put_lost_count(void) {
+    unsigned long long count = atomic_exchange_explicit(&lost_lines, 0, memory_order_relaxed);
+    if (count > 0) {
+        char line[160];
+        size_t used = put_head(line, sizeof line, LOG_LEVEL_WARNING, "log_lines_lost");
+        int more = snprintf(line + used, sizeof line - used, " count=%llu reason=\"the reader of the log did not read\"\n", count);
+        put(line, used + (size_t)more);
+    }
+}
+
 void log_line(enum log_level level, const char *event, const char *format, ...) {
     if ((int)level > atomic_load_explicit(&threshold, memory_order_relaxed)) {
         return;
@@ -92,8 +126,11 @@ void log_line(enum log_level level, const char *event, const char *format, ...) 
     }
     flatten(line, used);
     line[used++] = '\n';
-    // If stderr is full or closed the line is lost, and the loss cannot be reported.
-    while (write(STDERR_FILENO, line, used) < 0 && errno == EINTR) {
+    if (is_writable()) {
+        put(line, used);
+        put_lost_count();
+    } else {
+        atomic_fetch_add_explicit(&lost_lines, 1, memory_order_relaxed);
     }
     errno = saved;
 }

@@ -37,7 +37,9 @@ static void *loader_main(void *context) {
 FALLIBLE app_start_loading(struct app *app) {
     int error = pthread_create(&app->loader, NULL, loader_main, app);
     if (error) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the loader thread: %s", strerror(error));
+        FAIL(EXPERTD_ERR_UNAVAILABLE,
+             "cannot start the loader thread: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, TasksMax)",
+             strerror(error));
     }
     return OK;
 }

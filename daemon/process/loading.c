@@ -17,12 +17,8 @@
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
 
-struct progress {
-    int64_t started_ns, last_ns;
-};
-
-static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
-    struct progress *progress = context;
+void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
+    struct loading_progress *progress = context;
     int64_t now_ns = clock_now_ns();
     if (now_ns - progress->last_ns < (int64_t)PROGRESS_PERIOD_S * NS_PER_S) {
         return;
@@ -78,11 +74,6 @@ static void warn_odd_weights(const struct model *model) {
         "zero point, so a file made or tested with GPTQModel gives other results here");
 }
 
-struct scratch_context {
-    const struct options *options;
-    const struct loaded *loaded;
-};
-
 static struct engine_options engine_options_of(const struct options *options, const struct loaded *loaded,
                                                const struct model *model) {
     return (struct engine_options){.model = model,
@@ -96,21 +87,14 @@ static struct engine_options engine_options_of(const struct options *options, co
 }
 
 // The scratch of the engine that start_engine will create.
-static uint64_t scratch_for(void *context, const struct model *model) {
-    const struct scratch_context *scratch = context;
+uint64_t loading_scratch_bytes(void *context, const struct model *model) {
+    const struct loading_scratch *scratch = context;
     struct engine_options engine = engine_options_of(scratch->options, scratch->loaded, model);
     return engine_scratch_needed(&engine);
 }
 
-static FALLIBLE load_model(const struct options *options, struct loaded *out) {
-    struct balanced_placement placing = {.options = options};
-    struct scratch_context scratch = {options, out};
-    struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
-    struct model_sink sink = {0};
-    if (out->weights) {
-        sink = device_weights_sink(out->weights);
-    }
-    struct model_options model = {
+struct model_options loading_model_options(const struct options *options, const struct loaded *loaded) {
+    return (struct model_options){
         .model = options->model,
         .hf_cache = options->hf_cache,
         .compute_dtype = options->compute_dtype,
@@ -121,16 +105,27 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .first_layer = options->first_layer,
         .last_layer = options->last_layer,
         .memory_bytes_max = options->memory_max,
-        .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
-        .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
-        .scratch_bytes = scratch_for,
-        .scratch_context = &scratch,
-        .topology = &out->topology,
-        .team = out->team,
-        .sink = out->weights ? &sink : NULL,
-        .progress = show_progress,
-        .progress_context = &progress,
+        .topology = &loaded->topology,
+        .team = loaded->team,
     };
+}
+
+static FALLIBLE load_model(const struct options *options, struct loaded *out) {
+    struct balanced_placement placing = {.options = options};
+    struct loading_scratch scratch = {options, out};
+    struct loading_progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
+    struct model_sink sink = {0};
+    if (out->weights) {
+        sink = device_weights_sink(out->weights);
+    }
+    struct model_options model = loading_model_options(options, out);
+    model.arithmetic = out->devices ? out->devices->facts.arithmetic : NULL;
+    model.arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL;
+    model.scratch_bytes = loading_scratch_bytes;
+    model.scratch_context = &scratch;
+    model.sink = out->weights ? &sink : NULL;
+    model.progress = loading_show_progress;
+    model.progress_context = &progress;
     err_t e = OK;
     if (strcmp(options->placement, "balanced") == 0) {
         model.place = place_balanced;
@@ -218,7 +213,7 @@ static void log_faster_kernels(const struct options *options) {
 }
 
 // Creates one team for all shards. With several memory nodes and shards, creates a team per node in addition.
-static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
+FALLIBLE loading_start_teams(const struct options *options, struct loaded *out) {
     struct topology_cpus allowed;
     topology_allowed(&allowed);
     topology_read("", &allowed, &out->topology);
@@ -378,7 +373,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     if (out->devices) { // before the model is read, so that a lack of memory is reported at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
     }
-    TRY(start_teams(options, out));
+    TRY(loading_start_teams(options, out));
     TRY(reserve_device_weights(options, out));
     TRY(load_model(options, out));
     TRY(begin_schedules(options, out));

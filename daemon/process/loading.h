@@ -15,6 +15,7 @@
 #include "expert/device/device_weights.h"
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
+#include "expert/model/model_options.h"
 #include "expertd/kernels/devices.h"
 
 struct loaded {
@@ -43,5 +44,26 @@ struct loading_listener {
 // On error everything is unloaded again.
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
+
+// ---- the steps that examine/ takes too
+
+// Sets topology, team and node_teams of `out`.
+FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
+
+// The model that the options ask for, on the teams of `loaded`. Borrows from both.
+struct model_options loading_model_options(const struct options *options, const struct loaded *loaded);
+
+struct loading_progress {
+    int64_t started_ns, last_ns; // both the time of the start at first
+};
+// The progress of struct model_options; context: a struct loading_progress. Logs, once a second.
+void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes);
+
+struct loading_scratch {
+    const struct options *options;
+    const struct loaded *loaded;
+};
+// The scratch_bytes of struct model_options; context: a struct loading_scratch.
+uint64_t loading_scratch_bytes(void *context, const struct model *model);
 
 #endif

@@ -310,7 +310,10 @@ FALLIBLE worker_start(const struct worker_options *options, struct worker **out)
     TRY_OUT(e, create_lock(worker));
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error) {
-        e = err_record(EXPERTD_ERR_UNAVAILABLE, NULL, "cannot start the compute thread: %s", strerror(error));
+        e = err_record(
+            EXPERTD_ERR_UNAVAILABLE, NULL,
+            "cannot start the compute thread: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, TasksMax)",
+            strerror(error));
         goto out;
     }
     pthread_setname_np(worker->thread, "compute");

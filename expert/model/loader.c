@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "expert/checkpoint/digest.h"
+#include "expert/model/model_audit.h"
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
 
@@ -209,6 +210,9 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     if (m->quantised) {
         count_odd_values(load, item, tensor, &m->rows);
     }
+    if (load->options->audit) {
+        model_audit_add(load->options->audit, supply, m);
+    }
     TRY(supply_convert(supply, item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
     supply_release(supply, m);
@@ -342,14 +346,19 @@ static uint64_t tensors_bytes(const struct supply *supply, const struct layer_te
     return bytes;
 }
 
+uint64_t loader_stored_bytes(const struct supply *supply, size_t layer) {
+    const struct layer_tensors *tensors = &supply->layers[layer];
+    uint64_t bytes = tensors_bytes(supply, tensors, SUPPLY_SHARED, SUPPLY_TENSORS);
+    for (uint32_t e = 0; e < tensors->params.num_experts; e++) {
+        bytes += tensors_bytes(supply, tensors, e, SUPPLY_EXPERT_TENSORS);
+    }
+    return bytes;
+}
+
 static uint64_t stored_bytes(const struct supply *supply) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < supply->count; i++) {
-        const struct layer_tensors *layer = &supply->layers[i];
-        bytes += tensors_bytes(supply, layer, SUPPLY_SHARED, SUPPLY_TENSORS);
-        for (uint32_t e = 0; e < layer->params.num_experts; e++) {
-            bytes += tensors_bytes(supply, layer, e, SUPPLY_EXPERT_TENSORS);
-        }
+        bytes += loader_stored_bytes(supply, i);
     }
     return bytes;
 }

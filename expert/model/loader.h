@@ -5,9 +5,11 @@
 #ifndef EXPERTD_EXPERT_MODEL_LOADER_H
 #define EXPERTD_EXPERT_MODEL_LOADER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "expert/model/memory.h"
 #include "expert/model/model.h"
 #include "expert/model/model_options.h"
 #include "expert/supply/supply.h"
@@ -17,6 +19,31 @@ struct loader_digests {
     uint64_t router; // XXH3-64 of the router's weights, biases, table of token ids, norm and expert scale, as far as it has them
     uint64_t shared; // XXH3-64 of the shared expert, its gate, the latent projections and the output norm, as far as they exist
 };
+
+// The first step of every use of a model: opens its supply, and sets the model's name, model_type, compute_dtype and numerics_id.
+// Errors as model_load. The caller closes the supply, also on error.
+FALLIBLE loader_open(const struct model_options *options, struct supply *supply, struct model *model);
+
+struct loader_layer_sizes {
+    char quantisation[QUANTISATION_NAME_MAX]; // as in struct model_layer
+    uint64_t bytes;                           // of the layer in memory
+    uint64_t experts_bytes;                   // the part of `bytes` for routed experts
+};
+
+// What loader_reserve would reserve.
+struct loader_sizes {
+    struct loader_layer_sizes *layers;  // [supply->count], the caller's
+    uint64_t weights, staging, scratch; // bytes; staging only during the load, scratch only after it
+    struct memory_limit available;      // for weights and staging, then for weights and scratch
+    bool fit;                           // loader_reserve would not refuse for lack of memory
+};
+
+// The same computation as loader_reserve, without reserving anything. Too little memory is no error.
+FALLIBLE loader_measure(const struct supply *supply, const struct model_options *options, const struct model *model,
+                        struct loader_sizes *out);
+
+// Bytes of one layer's tensors as stored. layer: an index of supply->layers.
+uint64_t loader_stored_bytes(const struct supply *supply, size_t layer);
 
 // Sets model->layers (parameters, placement and pointers; the weights are still unset) and the maxima. model->compute_dtype and
 // name must be set. EXPERTD_ERR_NOMEM: the message has the figures and the number of layers that would fit. EXPERTD_ERR_CONFIG:

@@ -324,8 +324,16 @@ static void add_seen(struct model *seen, const struct model_layer *layer) {
     take_maxima(seen, &layer->params);
 }
 
+static void keep_sizes(const struct model_layer *layer, const struct reservation *before, const struct reservation *after,
+                       struct loader_layer_sizes *out) {
+    memcpy(out->quantisation, layer->quantisation, sizeof out->quantisation);
+    out->bytes = after->bytes - before->bytes;
+    out->experts_bytes = after->expert_bytes - before->expert_bytes;
+}
+
+// sizes NULL: refuses a model that does not fit.
 static FALLIBLE measure_layers(const struct supply *supply, const struct model_options *options, struct model *seen,
-                               uint64_t *arena_bytes) {
+                               uint64_t *arena_bytes, struct loader_sizes *sizes) {
     struct reservation reservation = {0};
     struct budget budget;
     void *none;
@@ -334,11 +342,15 @@ static FALLIBLE measure_layers(const struct supply *supply, const struct model_o
     TRY(take(&reservation, supply->count, sizeof *seen->layers, &none));
     for (size_t i = 0; i < supply->count; i++) {
         struct model_layer layer;
+        const struct reservation before = reservation;
         const struct layer_params *params = &supply->layers[i].params;
         TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
         TRY_IN(lay_out_layer(&reservation, supply, &supply->layers[i], options, seen->compute_dtype, &layer), "layer %u (%s)",
                params->layer, supply->layers[i].prefix);
         add_seen(seen, &layer);
+        if (sizes) {
+            keep_sizes(&layer, &before, &reservation, &sizes->layers[i]);
+        }
         budget.weights = reservation.bytes;
         if (options->sink) {
             // The host holds one expert for each thread at a time.
@@ -350,25 +362,39 @@ static FALLIBLE measure_layers(const struct supply *supply, const struct model_o
         }
     }
     *arena_bytes = reservation.bytes;
+    if (sizes) {
+        sizes->weights = budget.weights;
+        sizes->staging = budget.staging;
+        sizes->scratch = budget.scratch;
+        sizes->available = budget.available;
+        sizes->fit = fitting == supply->count;
+        return OK;
+    }
     return fitting < supply->count ? refuse(supply, seen, &budget, fitting) : OK;
 }
 
 static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,
-                        uint64_t *arena_bytes) {
+                        uint64_t *arena_bytes, struct loader_sizes *sizes) {
     struct model seen = *model;
     seen.ranks = options->ranks;
     seen.layers = calloc(supply->count, sizeof *seen.layers);
     if (!seen.layers) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu layers", supply->count);
     }
-    err_t e = measure_layers(supply, options, &seen, arena_bytes);
+    err_t e = measure_layers(supply, options, &seen, arena_bytes, sizes);
     free(seen.layers);
     return e;
 }
 
+FALLIBLE loader_measure(const struct supply *supply, const struct model_options *options, const struct model *model,
+                        struct loader_sizes *out) {
+    uint64_t none;
+    return measure(supply, options, model, &none, out);
+}
+
 FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model) {
     uint64_t bytes = 0;
-    TRY(measure(supply, options, model, &bytes));
+    TRY(measure(supply, options, model, &bytes, NULL));
     TRY_IN(arena_init(&model->arena, bytes), "%s", model->name);
     struct reservation reservation = {.arena = &model->arena};
     void *layers;

@@ -141,15 +141,20 @@ static FALLIBLE choose_numerics(const struct model_options *options, struct supp
     return OK;
 }
 
+FALLIBLE loader_open(const struct model_options *options, struct supply *supply, struct model *model) {
+    TRY(open_supply(options, supply, model));
+    TRY(choose_numerics(options, supply, model));
+    snprintf(model->model_type, sizeof model->model_type, "%s", supply->model_type);
+    return OK;
+}
+
 FALLIBLE model_load(const struct model_options *options, struct model *out) {
     struct supply supply = {0};
     struct model model = {0};
     struct loader_digests *digests = NULL;
     err_t e;
     *out = (struct model){0};
-    TRY_OUT(e, open_supply(options, &supply, &model));
-    TRY_OUT(e, choose_numerics(options, &supply, &model));
-    snprintf(model.model_type, sizeof model.model_type, "%s", supply.model_type);
+    TRY_OUT(e, loader_open(options, &supply, &model));
     TRY_OUT(e, loader_reserve(&supply, options, &model));
     digests = calloc(supply.count, sizeof *digests);
     if (!digests) {

@@ -9,6 +9,8 @@
 #include "expert/model/model.h"
 #include "expertd/kernels/team.h"
 
+struct model_audit;
+
 // Receives each routed expert as it is loaded, for weights that live on devices. The host's copy is released after `put`.
 struct model_sink {
     void *context;
@@ -40,6 +42,7 @@ struct model_options {
     const struct topology *topology; // memory nodes for the ranks' weights; borrowed for the model's life. NULL: one node
     struct expertd_team *team;       // packs in parallel; borrowed during the load. NULL: this thread alone
     const struct model_sink *sink;   // NULL: the weights stay in the host's memory
+    struct model_audit *audit;       // model_audit.h: looks at every value that is loaded, slowly; NULL: none
     void (*progress)(void *context, uint64_t done_bytes, uint64_t all_bytes); // may be NULL
     void *progress_context;
 };

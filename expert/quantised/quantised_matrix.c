@@ -430,7 +430,7 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     return int4 ? (float)zero : (float)(int8_t)zero;
 }
 
-static float full_scale(const struct quantised_rows *r, size_t row, size_t g) {
+float quantised_rows_scale(const struct quantised_rows *r, size_t row, size_t g) {
     float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g));
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
@@ -477,7 +477,7 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
             size_t g = range.begin / span, end = k - g * span < span ? k : (g + 1) * span;
             range.count = end - range.begin < CHUNK ? end - range.begin : CHUNK;
             range.zero = zero_value(r, range.row, g);
-            range.scale = full_scale(r, range.row, g);
+            range.scale = quantised_rows_scale(r, range.row, g);
             widen_range(r, &range, values, dtype, to);
         }
     }

@@ -74,6 +74,9 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, si
 // Adds codes, zero points, scales, the global scale and the order to the digest, row by row.
 void quantised_rows_digest(const struct quantised_rows *rows, size_t n, size_t k, struct digest *digest);
 
+// The scale of codes (row, k) of scale group g, with the global scale: as quantised_rows_widen multiplies it.
+float quantised_rows_scale(const struct quantised_rows *rows, size_t row, size_t g);
+
 // out[n][k] = (code - zero point) * scale, rounded to fp32 and then to dtype (F32 or BF16), in the file's order of k.
 void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k, enum expertd_dtype dtype, void *out);
 

@@ -7,7 +7,8 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
+#include "base/process/surroundings.h"
 #include "client/c/client.h"
 #include "expert/model/model_load.h"
 #include "expertd/kernels/kernel_select.h"
@@ -299,15 +300,17 @@ static int fail(err_t e) {
 }
 
 int main(int argc, char **argv) {
-    client_tune_process();
     struct verify_options options;
-    err_t e = verify_options_parse(argc, argv, &options);
+    err_t e = surroundings_prepare();
+    client_tune_process();
+    e = err_is(e) ? e : verify_options_parse(argc, argv, &options);
     if (err_is(e)) {
         return fail(e);
     }
     if (options.help) {
         verify_options_help(stdout);
-        return 0;
+        e = standard_output_flush();
+        return err_is(e) ? fail(e) : 0;
     }
     e = mapped_install_handler();
     if (err_is(e)) {

@@ -302,7 +302,6 @@ static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
 }
 
 static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
-    signal(SIGPIPE, SIG_IGN); // if the reader of standard output has exited, the files are still written
     TRY(open_trace(b));
     err_t e = open_all(b);
     e = err_is(e) ? e : prepare(b, &out->refusal);

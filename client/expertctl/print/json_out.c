@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
 
 const char *json_hex(uint64_t id, char text[JSON_HEX_TEXT]) {
     snprintf(text, JSON_HEX_TEXT, "%016" PRIx64, id);

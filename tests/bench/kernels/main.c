@@ -1,7 +1,8 @@
 // expertd-bench: measures products and layers against the limits of the machine, in this process.
 #include <stdio.h>
 
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
+#include "base/process/surroundings.h"
 #include "expertd/kernels/kernel_select.h"
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/device/device_bench.h"
@@ -61,7 +62,8 @@ static FALLIBLE bench(const struct bench_options *options) {
 
 int main(int argc, char **argv) {
     struct bench_options options;
-    err_t e = bench_options_parse(argc, argv, &options);
+    err_t e = surroundings_prepare();
+    e = err_is(e) ? e : bench_options_parse(argc, argv, &options);
     if (!err_is(e) && options.help) {
         bench_options_help(stdout);
     } else if (!err_is(e) && options.list) {

@@ -193,7 +193,7 @@ def test_version_is_one_line():
 def test_every_option_of_the_help_has_a_key_in_print_config():
     flags = set(re.findall(r"^\s+--([a-z0-9-]+)", run_program("expertd", "--help").stdout, re.M))
     keys = set(re.findall(r"^#? ?([a-z0-9_]+):", print_config("--model", MODEL), re.M))
-    switches = {"help", "version", "check-config", "print-config"}
+    switches = {"help", "version", "check-config", "print-config", "inspect", "json", "verify"}
     assert {flag.replace("-", "_") for flag in flags - switches} == keys
 
 

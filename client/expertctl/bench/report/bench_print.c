@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/process/standard_output.h"
 #include "base/regular_file.h"
-#include "base/standard_output.h"
 #include "client/expertctl/bench/report/bench_json.h"
 #include "client/expertctl/print/json_out.h"
 #include "client/expertctl/print/quantity.h"

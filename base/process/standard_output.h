@@ -1,6 +1,6 @@
 // Flushes standard output and reports lost output.
-#ifndef EXPERTD_BASE_STANDARD_OUTPUT_H
-#define EXPERTD_BASE_STANDARD_OUTPUT_H
+#ifndef EXPERTD_BASE_PROCESS_STANDARD_OUTPUT_H
+#define EXPERTD_BASE_PROCESS_STANDARD_OUTPUT_H
 
 #include "base/err.h"
 

@@ -1,4 +1,4 @@
-#include "base/standard_output.h"
+#include "base/process/standard_output.h"
 
 #include <errno.h>
 #include <stdio.h>

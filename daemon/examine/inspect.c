@@ -1,0 +1,50 @@
+#include "daemon/examine/inspect.h"
+
+#include <stdio.h>
+
+#include "daemon/examine/inspect_print.h"
+#include "daemon/log/log.h"
+#include "daemon/process/loading.h"
+#include "expertd/kernels/kernel_select.h"
+
+// Scratch for a number of shards.
+static uint64_t scratch_bytes(void *context, const struct model *model) {
+    const struct loading_scratch *given = context;
+    struct options options = *given->options;
+    options.shards = model->ranks;
+    struct loading_scratch scratch = {.options = &options, .loaded = given->loaded};
+    return loading_scratch_bytes(&scratch, model);
+}
+
+static void inspect(const struct options *options, const struct loaded *loaded, struct inspection *out) {
+    static const uint32_t USUAL[] = {1, 2, 4, 8};
+    const bool given = options->shards != 1;
+    struct loading_scratch scratch = {.options = options, .loaded = loaded};
+    struct model_options model = loading_model_options(options, loaded);
+    model.scratch_bytes = scratch_bytes;
+    model.scratch_context = &scratch;
+    model_inspect(&model, given ? &options->shards : USUAL, given ? 1 : sizeof USUAL / sizeof *USUAL, out);
+}
+
+static FALLIBLE prepare(const struct options *options, struct loaded *loaded) {
+    log_init(LOG_LEVEL_ERROR, options->journal); // standard output has everything
+    TRY(expertd_kernel_select(options->kernels));
+    return loading_start_teams(options, loaded);
+}
+
+int examine_inspect(const struct options *options) {
+    struct loaded loaded = {0};
+    struct inspection inspection = {0};
+    err_t e = prepare(options, &loaded);
+    if (!err_is(e)) {
+        inspect(options, &loaded, &inspection);
+        e = options->json ? inspect_print_json(&inspection) : inspect_print_table(&inspection);
+    }
+    loading_unload(&loaded);
+    const int code = err_exit_code(err_is(e) ? e.code : inspection.refusal.code);
+    if (err_is(e)) {
+        fprintf(stderr, "expertd: %s\n", expertd_err_message());
+    }
+    inspection_deinit(&inspection);
+    return code;
+}
