@@ -145,7 +145,8 @@ static FALLIBLE expect(const struct config *config, const char *key, const char 
         }
         expected += length + (expected[length] == '|');
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported: expected %s", config_path(config), key, value, values);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported: expected %s", config_path(config), config_key(config, key),
+         value, values);
 }
 
 static FALLIBLE expect_each(const struct config *config, const char *const *keys, const char *values) {
@@ -186,8 +187,8 @@ static FALLIBLE resolve_choice(const struct config *config, const struct choice 
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not supported: expected %s or %s", config_path(config), choice->key,
-         text, choice->values[0].text, choice->values[1].text);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not supported: expected %s or %s", config_path(config),
+         config_key(config, choice->key), text, choice->values[0].text, choice->values[1].text);
 }
 
 static const char *name_of_score(int score) {
@@ -229,7 +230,7 @@ static FALLIBLE check_expectations(const struct architecture *row, const struct 
 // ---- parameters ----
 
 static err_t missing(const struct config *config, const char *key) {
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing", config_path(config), key);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing", config_path(config), config_key(config, key));
 }
 
 // A required number from 1 to max, possibly in a list by layer.
@@ -240,7 +241,7 @@ static FALLIBLE need_size(const struct config *config, const char *const *keys, 
         return missing(config, keys[0]);
     }
     if (*out < 1 || *out > max) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 1 to %u", config_path(config), keys[0], *out, max);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 1 to %u", config_path(config), config_key(config, keys[0]), *out, max);
     }
     return OK;
 }
@@ -250,7 +251,8 @@ static FALLIBLE resolve_latent(const struct architecture *row, const struct conf
     bool found;
     TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
     if (p->latent_size > WIDTH_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 0 to %d", config_path(config), keys[0], p->latent_size, WIDTH_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 0 to %d", config_path(config), config_key(config, keys[0]),
+             p->latent_size, WIDTH_MAX);
     }
     return OK;
 }
@@ -280,7 +282,8 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
     TRY(config_bool(config, NORM_KEYS, norm, &found));
     if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
         // Only an absent key means true.
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: expected true or false", config_path(config), NORM_KEYS[0]);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: expected true or false", config_path(config),
+             config_key(config, NORM_KEYS[0]));
     }
     return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
 }
@@ -290,8 +293,8 @@ static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routi
     bool found;
     TRY(config_f64(config, NORM_P_KEYS, &p, &found));
     if (p != 1 && p != 2) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported: expected 1 or 2", config_path(config), NORM_P_KEYS[0],
-             p);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported: expected 1 or 2", config_path(config),
+             config_key(config, NORM_P_KEYS[0]), p);
     }
     routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? EXPERTD_NORM_NONE : EXPERTD_NORM_P;
     routing->norm_p = (float)p;
@@ -319,8 +322,8 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
         bool found;
         TRY(config_f64(config, keys, &epsilon, &found));
         if (!(epsilon >= 0 && epsilon < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), keys[0],
-                 epsilon);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config),
+                 config_key(config, keys[0]), epsilon);
         }
     }
     routing->norm_epsilon = (float)epsilon;
@@ -373,8 +376,8 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
         return missing(config, row->scale_keys[0]);
     }
     if (!(scale > 0 && scale < 1e6)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a positive number below 1e6", config_path(config), row->scale_keys[0],
-             scale);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a positive number below 1e6", config_path(config),
+             config_key(config, row->scale_keys[0]), scale);
     }
     *(row->scale == SCALE_WEIGHTS ? &p->routing.scale : &p->routed_scale) = (float)scale;
     return OK;
@@ -389,7 +392,8 @@ static FALLIBLE resolve_softcap(const struct architecture *row, const struct con
     }
     TRY(config_f64(config, keys, &cap, &found));
     if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected 0 (no cap) or 1e-6 to 1e6", config_path(config), keys[0], cap);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected 0 (no cap) or 1e-6 to 1e6", config_path(config),
+             config_key(config, keys[0]), cap);
     }
     routing->softcap = (float)cap;
     return OK;
@@ -402,7 +406,8 @@ static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
     bool found;
     TRY(config_f64(config, KEYS, &epsilon, &found));
     if (!((float)epsilon > 0 && epsilon < 1)) { // must not round to 0 in fp32: a row of zeros is divided by its square root
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number between 0 and 1", config_path(config), KEYS[0], epsilon);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number between 0 and 1", config_path(config),
+             config_key(config, KEYS[0]), epsilon);
     }
     *out = (float)epsilon;
     return OK;
@@ -423,8 +428,8 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
         double jitter = JITTER_DEFAULT;
         TRY(config_f64(config, JITTER_KEYS, &jitter, &found));
         if (!(jitter >= 0 && jitter < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), JITTER_KEYS[0],
-                 jitter);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config),
+                 config_key(config, JITTER_KEYS[0]), jitter);
         }
         routing->jitter = (float)jitter;
     }
@@ -455,8 +460,8 @@ static FALLIBLE resolve_limit(const struct config *config, const char *key, uint
              limit == 0 ? "0" : "null");
     }
     if (!(limit >= 0)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: expected a positive number", config_path(config), key, limit,
-             layer);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: expected a positive number", config_path(config),
+             config_key(config, key), limit, layer);
     }
     *out = isinf(limit) ? 0 : (float)limit;
     return OK;
@@ -471,7 +476,8 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         bool found;
         TRY(config_f64(config, ALPHA_KEYS, &alpha, &found));
         if (!isfinite(alpha)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a finite number", config_path(config), ALPHA_KEYS[0], alpha);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a finite number", config_path(config),
+                 config_key(config, ALPHA_KEYS[0]), alpha);
         }
         a->alpha = (float)alpha;
     }
@@ -510,7 +516,7 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     uint64_t width = (uint64_t)value * unit;
     if (width > WIDTH_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d, the supported maximum",
-             config_path(config), row->shared_keys[0], value, WIDTH_MAX);
+             config_path(config), config_key(config, row->shared_keys[0]), value, WIDTH_MAX);
     }
     p->shared = width > 0 ? (enum shared_kind)kind : SHARED_NONE;
     p->shared_intermediate_size = (uint32_t)width;
@@ -525,7 +531,7 @@ static FALLIBLE resolve_output_norm(const struct architecture *row, const struct
     }
     if (p->shared == SHARED_NONE) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a block whose output is normalised is not supported without shared experts",
-             config_path(config), row->shared_keys[0]);
+             config_path(config), config_key(config, row->shared_keys[0]));
     }
     p->has_output_norm = true;
     return resolve_rms_epsilon(config, &p->output_norm_epsilon);

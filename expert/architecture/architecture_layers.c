@@ -27,7 +27,7 @@ FALLIBLE architecture_num_layers(const struct architecture *architecture, const 
         found = count > 0;
     }
     if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing", config_path(text), keys[0]);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing", config_path(text), config_key(text, keys[0]));
     }
     if (count < 1 || count > ARCHITECTURE_LAYERS_MAX) {
         return too_many(text, count);
@@ -55,7 +55,7 @@ static FALLIBLE by_type_list(const struct config *config, uint32_t layer, bool h
     bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0, hash = has_hash_layers && strcmp(type, "hash_moe") == 0;
     if (found && !moe && !hash && strcmp(type, "dense") != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.32s\" for layer %u, which is not supported: expected sparse, moe%s or dense",
-             config_path(config), KEYS[0], type, layer, has_hash_layers ? ", hash_moe" : "");
+             config_path(config), config_key(config, KEYS[0]), type, layer, has_hash_layers ? ", hash_moe" : "");
     }
     *out = !found ? LAYER_UNSPECIFIED : hash ? LAYER_HASH_MOE : kind_of(moe);
     return OK;
@@ -76,7 +76,7 @@ static FALLIBLE in_list(const struct config *config, const char *key, uint32_t l
 
 static FALLIBLE step_is_not_zero(const struct config *config, const char *key, uint32_t step) {
     if (step == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: expected a step of 1 or more", config_path(config), key);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: expected a step of 1 or more", config_path(config), config_key(config, key));
     }
     return OK;
 }
@@ -167,8 +167,8 @@ static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum lay
     }
     TRY(config_string(config, PATTERN_KEYS, &pattern, &found));
     if (found && strlen(pattern) <= layer) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config), PATTERN_KEYS[0],
-             strlen(pattern), layer);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config),
+             config_key(config, PATTERN_KEYS[0]), strlen(pattern), layer);
     }
     *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSPECIFIED;
     return OK;
@@ -184,8 +184,8 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
         char *end;
         unsigned long value = strtoul(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0')) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": expected numbers separated by commas", config_path(config), KEYS[0],
-                 text);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": expected numbers separated by commas", config_path(config),
+                 config_key(config, KEYS[0]), text);
         }
         in = in || value == layer;
         at = end + (*end == ',');

@@ -168,3 +168,27 @@ const struct tensor_names NAMES_GEMMA4 = {
     .expert_scale = "router.per_expert_scale",
     .experts = {"experts"},
 };
+
+// The experts' entries only mark a layer that has experts.
+const struct tensor_names NAMES_GGUF = {
+    .layers = "blk",
+    .router = {"ffn_gate_inp.weight"},
+    .router_bias = "ffn_gate_inp.bias",
+    .selection_bias = {"exp_probs_b.bias"},
+    .token_experts = "ffn_gate_tid2eid.weight",
+    .experts = {"ffn_down_exps", "ffn_down.0"},
+    .shared = {"ffn_down_shexp"},
+    .shared_gate = "ffn_gate_inp_shexp.weight",
+    .router_norm = "ffn_gate_inp.scale",
+    .expert_scale = "ffn_down_exps.scale",
+    .latent_in = "ffn_latent_down.weight",
+    .latent_out = "ffn_latent_up.weight",
+    .flat =
+        &(const struct flat_names){
+            .experts = {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"},
+            .shared = {"ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"},
+            .gate_up = "ffn_gate_up_exps",
+            .separate = {"ffn_gate", "ffn_up", "ffn_down"},
+            .scale = ".scale",
+        },
+};

@@ -76,6 +76,14 @@ struct expectation {
     const char *key, *values;
 };
 
+// The matrices of experts in formats whose layers have no modules: directly below the layer, all experts in one tensor.
+struct flat_names {
+    const char *experts[3], *shared[3]; // gate, up, down
+    const char *gate_up;                // gate and up in one tensor, gate first
+    const char *separate[3];            // of files older than `experts`: the expert's number follows
+    const char *scale;                  // suffix of the experts' global scales [E]
+};
+
 // Tensor names below a layer ("model.layers.3."). Lists end with NULL; error messages show a list's first name.
 struct tensor_names {
     const char *layers; // the component before the layer's number; NULL: "layers"
@@ -92,6 +100,7 @@ struct tensor_names {
     const char *latent_in, *latent_out; // [L, H], [H, L]: projections before the routed experts and after their sum
     // [H] scales the normalised output of the block; a checkpoint has one of these names.
     const char *output_norm[TENSOR_NAME_ALTERNATIVES];
+    const struct flat_names *flat; // NULL: experts and shared name modules
 };
 
 // A column that is not set is 0. A row with names and width_keys alone means: every layer holds experts, softmax over all logits,
@@ -137,7 +146,8 @@ struct architecture {
     const char *shared_limit_key; // NULL: limit_key
     bool shared_is_not_clamped;
     bool expert_has_bias;
-    bool interleaved; // rows (or columns) of a fused gate_up alternate, gate first
+    bool parallel_mlp; // GGUF files name the perceptron parallel to the block, which is not part of it, like a shared expert
+    bool interleaved;  // rows (or columns) of a fused gate_up alternate, gate first
     // shared expert
     enum shared_kind shared;
     struct choice shared_choice; // of enum shared_kind; overrides shared

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/regular_file.h"
+#include "expert/checkpoint/gguf_parts.h"
 #include "expert/checkpoint/shard_index.h"
 
 static const char CONFIG_NAME[] = "config.json";
@@ -24,6 +25,7 @@ struct checkpoint {
     struct config *config;
     struct safetensors *shards; // [shard_count]; never moves, since `entries` points into it
     size_t shard_count;
+    bool is_gguf;
     uint64_t header_bytes;                    // of all shards
     size_t tensors;                           // in all shards
     const struct safetensors_entry **entries; // ascending by name, into the shards
@@ -76,7 +78,7 @@ static err_t no_weights(const char *folder) {
                first_with_suffix(folder, ".pt", name)) {
         advice = "pickled PyTorch weights are not supported: convert them to safetensors";
     } else if (first_with_suffix(folder, ".gguf", name)) {
-        advice = "GGUF is not supported: use the model's original checkpoint";
+        advice = "the first part of the GGUF model is missing: download it";
     } else {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s exists: is the download complete?", folder,
                           WEIGHTS_NAME, INDEX_NAME);
@@ -258,13 +260,34 @@ static FALLIBLE open_weights(struct checkpoint *c) {
     return e;
 }
 
+static FALLIBLE open_gguf(struct checkpoint *c, const char *file) {
+    struct gguf_parts parts;
+    TRY(gguf_parts_open(file, &parts));
+    c->is_gguf = true;
+    c->config = parts.config;
+    c->shards = parts.files;
+    c->shard_count = parts.count;
+    for (size_t i = 0; i < parts.count; i++) {
+        c->tensors += parts.files[i].count;
+    }
+    if (c->tensors > CHECKPOINT_TENSORS_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the %zu parts have %zu tensors, more than the %d that a checkpoint may have", file,
+             parts.count, c->tensors, CHECKPOINT_TENSORS_MAX);
+    }
+    return list_entries(c);
+}
+
 static FALLIBLE open_folder(struct checkpoint *c) {
     struct stat status;
+    char file[PATH_MAX];
+    bool is_gguf;
+    TRY(gguf_parts_find(c->path, file, &is_gguf));
+    if (is_gguf) {
+        return open_gguf(c, file);
+    }
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a folder: %s", c->path,
-             has_suffix(c->path, ".gguf") ? "GGUF is not supported: use the model's original checkpoint"
-                                          : "name the folder that holds config.json");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is neither a folder nor a GGUF file: name the folder that holds config.json", c->path);
     }
     if ((!exists || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", c->path, strerror(errno),
@@ -334,6 +357,10 @@ void checkpoint_close(struct checkpoint *checkpoint) {
 
 const char *checkpoint_path(const struct checkpoint *checkpoint) {
     return checkpoint->path;
+}
+
+bool checkpoint_is_gguf(const struct checkpoint *checkpoint) {
+    return checkpoint->is_gguf;
 }
 
 const struct config *checkpoint_config(const struct checkpoint *checkpoint) {

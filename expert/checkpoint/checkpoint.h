@@ -1,9 +1,10 @@
-// An open checkpoint folder in Hugging Face's format: config.json, and the safetensors files (model.safetensors, or
-// model.safetensors.index.json with its shards), mapped and validated, with one sorted list of tensor names. It has no notion of
-// layers; see layout/. Immutable once open; any thread. Pages are read when they are touched.
+// An open checkpoint: a folder in Hugging Face's format (config.json, and the safetensors files: model.safetensors, or
+// model.safetensors.index.json with its shards) or llama.cpp's GGUF files, mapped and validated, with one sorted list of tensor
+// names. It has no notion of layers; see layout/. Immutable once open; any thread. Pages are read when they are touched.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,8 +35,9 @@ struct checkpoint_bytes {
 };
 FALLIBLE checkpoint_parse(const struct checkpoint_bytes *bytes, struct checkpoint **out);
 
-const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
-const struct config *checkpoint_config(const struct checkpoint *checkpoint);
+const char *checkpoint_path(const struct checkpoint *checkpoint);            // the folder, as given to checkpoint_open
+const struct config *checkpoint_config(const struct checkpoint *checkpoint); // of GGUF files: made from their metadata
+bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
 
 // All tensors of all shards, in ascending byte order of their names; names are unique.
 size_t checkpoint_count(const struct checkpoint *checkpoint);

@@ -71,6 +71,9 @@ struct expert_numbers {
 // EXPERTD_ERR_CHECKPOINT: a tensor whose name begins with `block` was not taken (the message names the first). Tensors of identity
 // experts are exempt.
 FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts);
+// The same, where one tensor may be left; NULL: none.
+FALLIBLE tensor_none_left_but(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts,
+                              const struct safetensors_entry *ignored);
 
 // The quantisation section of config.json, cached. Errors as quantisation_read.
 FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out);

@@ -13,6 +13,7 @@ struct config {
     const json_t *object; // borrowed from the root of the file
     json_t *per_layer;    // maps a key to the number (as written) of a layer for which per_layer_config overrides it
     struct config *text;  // of the text model; NULL: the same as the file's
+    json_t *names;        // maps a key to its name in the file; NULL: keys have their own names
     // NULL and 0 in a text model's struct:
     json_t *root;
     char *bytes;
@@ -282,6 +283,7 @@ void config_destroy(struct config *config) {
     }
     config_destroy(config->text); // the recursion ends there: a text model has no text model
     json_decref(config->per_layer);
+    json_decref(config->names);
     json_decref(config->root);
     free(config->bytes);
     free(config->path);
@@ -296,9 +298,26 @@ const char *config_path(const struct config *config) {
     return config->path;
 }
 
+FALLIBLE config_name_key(struct config *config, const char *key, const char *name) {
+    config->names = config->names ? config->names : json_object();
+    if (!config->names || json_object_set_new(config->names, key, json_string(name)) != 0) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of keys");
+    }
+    return OK;
+}
+
+const char *config_key(const struct config *config, const char *key) {
+    const char *name = json_string_value(json_object_get(config->names, key)); // NULL without names
+    return name ? name : key;
+}
+
 const char *config_text_bytes(const struct config *config, size_t *length) {
     *length = config->length;
     return config->bytes;
+}
+
+const char *config_label(const struct config *config) {
+    return config->names ? "the file's metadata" : "config.json";
 }
 
 // ---- values ----
@@ -315,7 +334,8 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
 static err_t wrong_value(const struct config *config, const char *key, const json_t *value, const char *expected) {
     char text[VALUE_TEXT_MAX];
     value_text(value, text, sizeof text);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s: expected %s", config->path, key, text, expected);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s: expected %s", config->path, config_key(config, key), text,
+                      expected);
 }
 
 FALLIBLE config_same_in_all_layers(const struct config *config, const char *key) {
@@ -336,8 +356,8 @@ static FALLIBLE value_of(const struct config *config, const char *key, int64_t i
     const json_t *value = look_up(config->object, key);
     if (index != NO_INDEX && json_is_array(value)) {
         if ((size_t)index >= json_array_size(value)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: element %" PRId64 " is missing", config->path, key,
-                 json_array_size(value), index);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: element %" PRId64 " is missing", config->path,
+                 config_key(config, key), json_array_size(value), index);
         }
         value = json_array_get(value, (size_t)index);
     }
@@ -356,7 +376,7 @@ static FALLIBLE find(const struct config *config, const char *const *keys, int64
             value_text(*out, first, sizeof first);
             value_text(value, second, sizeof second);
             FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s and %s is %s, but both name the same setting: one is wrong", config->path,
-                 *key, first, *keys, second);
+                 config_key(config, *key), first, config_key(config, *keys), second);
         }
         if (value && !*out) {
             *out = value;
@@ -465,8 +485,8 @@ FALLIBLE config_u32_list(const struct config *config, const char *const *keys, u
         return wrong_value(config, key, value, "a list of integers");
     }
     if (json_array_size(value) > max) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: expected at most %zu", config->path, key, json_array_size(value),
-             max);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: expected at most %zu", config->path, config_key(config, key),
+             json_array_size(value), max);
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
         TRY(number_to_u32(config, key, json_array_get(value, i), &out[i]));

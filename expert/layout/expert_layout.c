@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/architecture/architecture_names.h"
+#include "expert/layout/flat_layout.h"
 #include "expert/quantised/quantised_tensors.h"
 
 // One tensor per matrix.
@@ -388,7 +390,7 @@ FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool interleaved, s
     if (!out->experts) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a table of %u experts", out->params.num_experts);
     }
-    TRY(resolve_layout(finder, interleaved, out));
+    TRY(checkpoint_is_gguf(finder->checkpoint) ? flat_layout_resolve(finder, out) : resolve_layout(finder, interleaved, out));
     share_order(out);
     return check_one_dtype(finder, out);
 }
@@ -408,6 +410,12 @@ static FALLIBLE check_shared(const struct tensor_finder *finder, const char *nam
 FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *name, struct layer_tensors *out) {
     const struct layer_params *p = &out->params;
     char w2[TENSOR_NAME_MAX];
+    if (checkpoint_is_gguf(finder->checkpoint)) {
+        struct parts flat = {
+            out->prefix, NAMES_GGUF.flat->shared, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, false, true};
+        TRY(take_parts(finder, &flat, &out->shared));
+        return check_shared(finder, name, &out->shared);
+    }
     TRY(tensor_name(w2, "%s.w2", name));
     bool w_names = exists_below(finder, name, "w2.weight") || quantised_exists(finder, w2);
     bool linear_gate = exists_below(finder, name, "linear_gate.weight");

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/architecture/architecture_names.h"
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/layout/expert_layout.h"
+#include "expert/layout/flat_layout.h"
 #include "expert/layout/layer_survey.h"
 
 // Chooses the first alternative that exists. If none exists, chooses the first, which is then reported as missing.
@@ -152,7 +154,8 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     char layer[TENSOR_NAME_MAX];
     TRY(architecture_params(row, checkpoint_config(survey->checkpoint), number, &out->params));
     TRY(tensor_name(layer, "%s%s.%u", survey->prefix, survey->layers_word, number));
-    int length = snprintf(out->prefix, sizeof out->prefix, "%s.%s", layer, module);
+    bool flat = row->names->flat != NULL; // its tensors are in no module
+    int length = snprintf(out->prefix, sizeof out->prefix, "%s%s%s", layer, flat ? "" : ".", flat ? "" : module);
     if (length < 0 || (size_t)length >= sizeof out->prefix) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %s.%s is longer than %zu bytes", checkpoint_path(survey->checkpoint),
              layer, module, sizeof out->prefix - 1);
@@ -163,7 +166,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     TRY(resolve_latent(finder, row->names, layer, out));
     TRY(resolve_shared(finder, row->names, layer, out));
     TRY(resolve_output_norm(finder, row->names, layer, out));
-    TRY(check_block(finder, row->names, layer, out));
+    TRY(flat ? flat_layout_check(finder, row, out) : check_block(finder, row->names, layer, out));
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -201,7 +204,12 @@ FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct ar
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
-    TRY(layer_survey_init(&survey, checkpoint, architecture));
+    struct architecture row = *architecture;
+    if (checkpoint_is_gguf(checkpoint)) {
+        row.names = &NAMES_GGUF;
+        row.interleaved = false;
+    }
+    TRY(layer_survey_init(&survey, checkpoint, &row));
     err_t e = find(&survey, options ? options : &ALL, out, count);
     layer_survey_deinit(&survey);
     return e;

@@ -127,13 +127,13 @@ static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
     if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u holds experts, but there is no tensor %s%s.%u.%s...",
-             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s says that layer %u holds experts, but there is no tensor %s%s.%u.%s...",
+             checkpoint_path(survey->checkpoint), config_label(config), layer, survey->prefix, survey->layers_word, layer,
              survey->architecture->names->experts[0]);
     }
     if (kind == LAYER_DENSE && module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u is dense, but there are tensors %s%s.%u.%s...",
-             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer, module);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s says that layer %u is dense, but there are tensors %s%s.%u.%s...",
+             checkpoint_path(survey->checkpoint), config_label(config), layer, survey->prefix, survey->layers_word, layer, module);
     }
     return OK;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "expert/quantised/quantised_blocks.h"
 #include "expert/quantised/quantised_formats.h"
 #include "expertd/kernels/weights.h"
 
@@ -57,6 +58,9 @@ static bool has_format(const struct tensor_finder *finder, const char *module, c
 }
 
 bool quantised_exists(const struct tensor_finder *finder, const char *module) {
+    if (quantised_blocks_find(finder, module)) {
+        return true;
+    }
     for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
         if (has_format(finder, module, &STORED_FORMATS[i])) {
             return true;
@@ -530,6 +534,9 @@ static FALLIBLE take(struct take *t) {
 }
 
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
+    if (quantised_blocks_find(finder, module->name)) {
+        return quantised_blocks_take(finder, module, out);
+    }
     struct take t = {.finder = finder, .module = module, .out = out};
     *out = (struct quantised_matrix){0};
     TRY(tensor_quantisation(finder, &t.config));
