@@ -191,14 +191,14 @@ static FALLIBLE open_all(const char *file, struct gguf *first, struct gguf_parts
     if (count > GGUF_PARTS_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: split.count is %u: at most %d parts are supported", file, count, GGUF_PARTS_MAX);
     }
-    TRY(gguf_config_make(first, &out->config));
     out->files = calloc(count, sizeof *out->files);
     if (!out->files) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %u files", count);
     }
     out->files[out->count++] = first->tensors;
     first->tensors = (struct safetensors){0};
-    return open_others(file, count, tensors, out);
+    TRY(open_others(file, count, tensors, out));
+    return gguf_config_make(first, out->files, out->count, &out->config);
 }
 
 FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out) {

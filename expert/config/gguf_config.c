@@ -21,6 +21,8 @@ static const char *const GGUF_COMMON_KEYS[] = {"expert_count", "expert_used_coun
 
 struct maker {
     const struct gguf *file;
+    const struct safetensors *files; // [count], of all parts
+    size_t count;
     const char *path;
     char name[NAME_MAX_BYTES];           // general.architecture
     const struct gguf_architecture *row; // of the table
@@ -244,7 +246,22 @@ static FALLIBLE write_sizes(const struct maker *m) {
     return OK;
 }
 
-// block_count includes the blocks for the prediction of further tokens, which come last.
+// Has a file a tensor of block `block` that predicts further tokens?
+static bool predicts_further(const struct maker *m, double block) {
+    char prefix[KEY_MAX_BYTES];
+    size_t length = (size_t)snprintf(prefix, sizeof prefix, "blk.%.0f.nextn.", block);
+    for (size_t f = 0; f < m->count; f++) {
+        for (size_t i = 0; i < m->files[f].count; i++) {
+            if (strncmp(m->files[f].entries[i].name, prefix, length) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files without
+// these blocks have the key nevertheless.
 static FALLIBLE write_layers(const struct maker *m) {
     double blocks = 0, further = 0;
     bool found, has_further;
@@ -256,7 +273,8 @@ static FALLIBLE write_layers(const struct maker *m) {
              m->name, blocks, m->name, further);
     }
     if (found) {
-        fprintf(m->json, ",\n \"num_hidden_layers\": %.0f,\n \"n_layers\": %.0f", blocks - further, blocks - further);
+        double layers = further > 0 && predicts_further(m, blocks - further) ? blocks - further : blocks;
+        fprintf(m->json, ",\n \"num_hidden_layers\": %.0f,\n \"n_layers\": %.0f", layers, layers);
     }
     return OK;
 }
@@ -360,8 +378,8 @@ static FALLIBLE parse_text(const struct maker *m, const char *text, size_t lengt
     return e;
 }
 
-FALLIBLE gguf_config_make(const struct gguf *file, struct config **out) {
-    struct maker m = {.file = file, .path = file->tensors.path};
+FALLIBLE gguf_config_make(const struct gguf *first, const struct safetensors *files, size_t count, struct config **out) {
+    struct maker m = {.file = first, .files = files, .count = count, .path = files[0].path};
     char *text = NULL;
     size_t length = 0;
     *out = NULL;

@@ -7,7 +7,8 @@
 #include "expert/config/config.h"
 
 // EXPERTD_ERR_CHECKPOINT: general.architecture is unknown (the message lists the known ones), not served, or has no experts; a key
-// has a value that the served computation does not have; or a key about experts is unknown.
-FALLIBLE gguf_config_make(const struct gguf *file, struct config **out);
+// has a value that the served computation does not have; or a key about experts is unknown. files: [count] the tensors of all
+// parts.
+FALLIBLE gguf_config_make(const struct gguf *first, const struct safetensors *files, size_t count, struct config **out);
 
 #endif

@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
+from .tensors import bf16_bits, bf16_values
+
 HIDDEN, WIDTH, EXPERTS, TOP_K = 256, 256, 8, 2
 # Where a block has its scales of F16.
 F16_AT = {Type.Q8_0: (0,), Type.Q4_0: (0,), Type.Q4_1: (0, 2), Type.Q5_0: (0,), Type.Q5_1: (0, 2), Type.Q2_K: (80, 82),
@@ -63,6 +65,7 @@ class Spec:
     group_score: str = "top2"
     shared: int = 0  # the width of a shared expert
     shared_gate: bool = False
+    parallel: bool = False  # the shared expert is not part of the block
     activation: str = "silu"
     on_input: bool = False
     fused: bool = False
@@ -203,7 +206,8 @@ class Model:
     # ---- the reference
 
     def inputs(self, tokens, seed=7):
-        return np.random.default_rng(seed).standard_normal((tokens, HIDDEN)).astype(np.float32)
+        """Exact in bf16, so that the router's logits are those of the reference and no choice between experts is near."""
+        return bf16_values(bf16_bits(np.random.default_rng(seed).standard_normal((tokens, HIDDEN)).astype(np.float32)))
 
     def logits(self, x):
         logits = x.astype(np.float64) @ self.values["ffn_gate_inp.weight"].T
@@ -265,4 +269,4 @@ class Model:
                 at = ids[:, slot] == e
                 out[at] += self.expert(e, rows[at], weights[at, slot][:, None])
         out = out @ self.values["ffn_latent_up.weight"].T if s.latent else out
-        return out + self.shared(x) if s.shared else out
+        return out + self.shared(x) if s.shared and not s.parallel else out
