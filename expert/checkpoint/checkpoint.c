@@ -287,7 +287,7 @@ static FALLIBLE open_folder(struct checkpoint *c) {
     }
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is neither a folder nor a GGUF file: name the folder that holds config.json", c->path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a folder: name the folder that holds config.json, or a GGUF file", c->path);
     }
     if ((!exists || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", c->path, strerror(errno),
