@@ -338,16 +338,12 @@ static uint64_t header_length(const unsigned char *bytes) {
     return length;
 }
 
-static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
-
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
     if (size < LENGTH_BYTES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the file has %" PRIu64 " bytes, too few for a safetensors file%s", size,
              size ? "" : ": it is empty (an unfinished download?); download it again");
     }
-    if (size >= sizeof LFS_POINTER - 1 && !memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
-    }
+    TRY(regular_file_check_pointer(bytes, size));
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -437,6 +433,19 @@ void safetensors_close(struct safetensors *file) {
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name) {
     struct safetensors_entry key = {.name = name};
     return file->count ? bsearch(&key, file->entries, file->count, sizeof key, compare_name) : NULL;
+}
+
+size_t safetensors_lower_bound(const struct safetensors *file, const char *name) {
+    size_t low = 0, high = file->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(file->entries[middle].name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
 }
 
 const char *safetensors_metadata(const struct safetensors *file, const char *key) {

@@ -43,6 +43,9 @@ FALLIBLE safetensors_open(const char *path, struct safetensors *out);
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out);
 void safetensors_close(struct safetensors *file); // legal on a zeroed struct
 
+// The index of the first entry whose name is >= `name`; count: none.
+size_t safetensors_lower_bound(const struct safetensors *file, const char *name);
+
 // Return NULL if there is no such tensor or key.
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key);

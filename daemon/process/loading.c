@@ -69,6 +69,14 @@ static void warn_odd_weights(const struct model *model) {
         "zero point, so a file made or tested with GPTQModel gives other results here");
 }
 
+// The callback of model_load for warnings.
+static void warn_about_model(void *context, const char *event, const char *message) {
+    const struct options *options = context;
+    char model[EXPERTD_ERR_MESSAGE_MAX], text[2 * EXPERTD_ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_WARNING, event, "model=%s message=%s", log_quote(options->model, model, sizeof model),
+             log_quote(message, text, sizeof text));
+}
+
 struct scratch_context {
     const struct options *options;
     const struct loaded *loaded;
@@ -118,6 +126,8 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .topology = &out->topology,
         .team = out->team,
         .sink = out->weights ? &sink : NULL,
+        .warn = warn_about_model,
+        .warn_context = (void *)(uintptr_t)options, // not changed
         .progress = show_progress,
         .progress_context = &progress,
     };

@@ -1,10 +1,12 @@
 #include "expert/checkpoint/gguf_parts.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "base/gguf.h"
@@ -53,7 +55,7 @@ static bool begins_model(const char *name) {
 struct candidates {
     size_t count;
     bool has_safetensors;
-    char first[NAME_MAX + 1];
+    char first[2 * NAME_MAX + 2];   // below the folder
     char text[CANDIDATES_TEXT_MAX]; // "a.gguf, b.gguf"
 };
 
@@ -63,6 +65,62 @@ static void add_candidate(struct candidates *candidates, const char *name) {
     if (candidates->count++ == 0) {
         snprintf(candidates->first, sizeof candidates->first, "%s", name);
     }
+}
+
+// Does the name end in the quantisation, before the numbers of a part, behind a character that is neither a letter nor a digit?
+static bool is_in(const char *name, const char *quantisation) {
+    unsigned number, count;
+    size_t length = strlen(name) - (sizeof SUFFIX - 1), wanted = strlen(quantisation);
+    length -= part_numbers(name, &number, &count) ? NUMBERS : 0;
+    return length > wanted && strncasecmp(name + length - wanted, quantisation, wanted) == 0 &&
+           !isalnum((unsigned char)name[length - wanted - 1]);
+}
+
+// Adds the models of folder/below in the quantisation to `out`, and all models to `all`; below NULL: the folder itself.
+static void list_quantisation(const char *folder, const char *below, const char *quantisation, struct candidates *out,
+                              struct candidates *all) {
+    char path[PATH_MAX], name[2 * NAME_MAX + 2];
+    int length = snprintf(path, sizeof path, "%s%s%s", folder, below ? "/" : "", below ? below : "");
+    DIR *dir = length > 0 && length < (int)sizeof path ? opendir(path) : NULL;
+    for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
+        if (!begins_model(d->d_name)) {
+            continue;
+        }
+        snprintf(name, sizeof name, "%s%s%s", below ? below : "", below ? "/" : "", d->d_name);
+        add_candidate(all, name);
+        if (is_in(d->d_name, quantisation)) {
+            add_candidate(out, name);
+        }
+    }
+    if (dir) {
+        closedir(dir);
+    }
+}
+
+FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation, char file[PATH_MAX]) {
+    struct candidates found = {0}, all = {0};
+    list_quantisation(folder, NULL, quantisation, &found, &all);
+    DIR *dir = opendir(folder);
+    for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
+        if (d->d_name[0] != '.') {
+            list_quantisation(folder, d->d_name, quantisation, &found, &all);
+        }
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    if (found.count != 1) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds %s GGUF model in %s; there are: %s", folder, found.count ? "more than one" : "no",
+             quantisation,
+             found.count ? found.text
+             : all.count ? all.text
+                         : "none");
+    }
+    int length = snprintf(file, PATH_MAX, "%s/%s", folder, found.first);
+    if (length < 0 || length >= PATH_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", folder, found.first);
+    }
+    return OK;
 }
 
 static void list_folder(const char *path, struct candidates *out) {
@@ -96,7 +154,9 @@ FALLIBLE gguf_parts_find(const char *path, char file[PATH_MAX], bool *found) {
         return OK;
     }
     if (candidates.count > 1) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds several models: %s: name one of the files", path, candidates.text);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s holds several models: %s: name one of the files, or of a repository in the hub's cache ORG/NAME:QUANT", path,
+             candidates.text);
     }
     int length = snprintf(file, PATH_MAX, "%s/%s", path, candidates.first);
     if (length < 0 || length >= PATH_MAX) {
@@ -208,12 +268,16 @@ FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out) {
     err_t e = open_all(file, &first, out);
     gguf_close(&first);
     if (err_is(e)) {
-        for (size_t i = 0; i < out->count; i++) {
-            safetensors_close(&out->files[i]);
-        }
-        free(out->files);
-        config_destroy(out->config);
-        *out = (struct gguf_parts){0};
+        gguf_parts_close(out);
     }
     return e;
+}
+
+void gguf_parts_close(struct gguf_parts *parts) {
+    for (size_t i = 0; i < parts->count; i++) {
+        safetensors_close(&parts->files[i]);
+    }
+    free(parts->files);
+    config_destroy(parts->config);
+    *parts = (struct gguf_parts){0};
 }

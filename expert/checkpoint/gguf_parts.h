@@ -17,6 +17,10 @@ enum { GGUF_PARTS_MAX = 1024 };
 // EXPERTD_ERR_CHECKPOINT: the folder holds several models (the message names them).
 FALLIBLE gguf_parts_find(const char *path, char file[PATH_MAX], bool *found);
 
+// The first file of the model in `folder`, or in a folder there, whose name ends in the quantisation, "Q4_K_M", in any case.
+// EXPERTD_ERR_CHECKPOINT: none, or several (the message names the files that are there).
+FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation, char file[PATH_MAX]);
+
 struct gguf_parts {
     struct safetensors *files; // [count], the tensors of each part
     size_t count;
@@ -24,7 +28,8 @@ struct gguf_parts {
 };
 
 // EXPERTD_ERR_CHECKPOINT as gguf_open and gguf_config_make; also: a part is missing, or is not the part that its name says. On
-// success the caller owns the three members. On error nothing is left open.
+// success `out` is to be closed; its members may be taken out before.
 FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out);
+void gguf_parts_close(struct gguf_parts *parts); // legal on a zeroed struct
 
 #endif

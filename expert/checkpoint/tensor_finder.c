@@ -67,12 +67,21 @@ FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisa
     return OK;
 }
 
+// MLX writes its format under a key of its own, and a copy without a method under quantization_config.
+static bool is_mlx(const struct config *config, char bits[16]) {
+    return config_has(config, "quantization.group_size") && config_value_text(config, "quantization.bits", bits, 16);
+}
+
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *config = checkpoint_config(finder->checkpoint);
     const struct config *const configs[] = {config, config_text(config)};
-    char key[64], method[64];
+    char key[64], method[64], bits[16];
     text[0] = '\0';
+    if (is_mlx(config, bits)) {
+        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (quantization says bits %s: a model that MLX quantised)", bits);
+        return text;
+    }
     for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
         snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
         if (config_value_text(configs[i / 2], key, method, sizeof method)) {
@@ -107,6 +116,7 @@ static const char *found_instead(const struct tensor_finder *finder, const char 
 
 static err_t missing(const struct tensor_finder *finder, const char *name) {
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(checkpoint_require(finder->checkpoint, name)); // listed, but in a file that could not be read
     const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
     if (instead) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,

@@ -114,16 +114,35 @@ static void value_text(const json_t *value, char *out, size_t out_bytes) {
 
 // ---- opening ----
 
-static FALLIBLE load(struct config *config) {
-    if (memchr(config->bytes, '\0', config->length)) { // jansson would stop there and ignore the rest
-        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: it contains a NUL byte");
+// Files that are no JSON for a reason that jansson's message would not show.
+static FALLIBLE check_text(const char *bytes, size_t length) {
+    TRY(regular_file_check_pointer(bytes, length));
+    if (strspn(bytes, " \t\r\n") == length) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: the file is empty (an unfinished download?): download it again");
     }
-    size_t quoted_length = quote_bare_numbers(config->bytes, config->length, NULL);
+    bool utf16 = length >= 2 && (memcmp(bytes, "\xff\xfe", 2) == 0 || memcmp(bytes, "\xfe\xff", 2) == 0 || !bytes[0] != !bytes[1]);
+    if (utf16) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: the file is in UTF-16: save it as UTF-8 or download it again");
+    }
+    const char *nul = memchr(bytes, '\0', length); // jansson would stop there and ignore the rest
+    if (nul) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: byte %zu of %zu is NUL: the file is damaged; download it again",
+             (size_t)(nul - bytes) + 1, length);
+    }
+    return OK;
+}
+
+static FALLIBLE load(struct config *config) {
+    static const char MARK[] = "\xef\xbb\xbf"; // an UTF-8 byte-order mark, as some editors add
+    TRY(check_text(config->bytes, config->length));
+    size_t mark = strncmp(config->bytes, MARK, sizeof MARK - 1) == 0 ? sizeof MARK - 1 : 0;
+    const char *text = config->bytes + mark;
+    size_t length = config->length - mark, quoted_length = quote_bare_numbers(text, length, NULL);
     char *quoted = malloc(quoted_length + 1);
     if (!quoted) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes", quoted_length);
     }
-    quote_bare_numbers(config->bytes, config->length, quoted);
+    quote_bare_numbers(text, length, quoted);
     json_error_t error;
     config->root = json_loadb(quoted, quoted_length, JSON_REJECT_DUPLICATES, &error);
     free(quoted);

@@ -118,33 +118,43 @@ static FALLIBLE resolve_output_norm(struct tensor_finder *finder, const struct t
     return tensor_take_vector(finder, name, out->params.hidden_size, &out->output_norm);
 }
 
-// No tensor may be left over in the modules that are the names' first components ("mlp" of "mlp.experts.0").
-static FALLIBLE check_names(const struct tensor_finder *finder, const char *layer, const char *const *names, size_t count,
-                            const struct expert_numbers *experts) {
+// Is called with the beginning of the names of one module's tensors, "model.layers.3.mlp.".
+typedef err_t module_visitor(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts);
+
+static err_t require_module(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts) {
+    (void)experts;
+    return checkpoint_require(finder->checkpoint, module);
+}
+
+// Visits the modules that are the names' first components ("mlp" of "mlp.experts.0").
+static FALLIBLE each_name(const struct tensor_finder *finder, const char *layer, const char *const *names, size_t count,
+                          module_visitor *visit, const struct expert_numbers *experts) {
     for (size_t i = 0; i < count && names[i]; i++) {
-        char block[TENSOR_NAME_MAX];
-        TRY(tensor_name(block, "%s.%.*s.", layer, (int)strcspn(names[i], "."), names[i]));
-        TRY(tensor_none_left(finder, block, experts));
+        char module[TENSOR_NAME_MAX];
+        TRY(tensor_name(module, "%s.%.*s.", layer, (int)strcspn(names[i], "."), names[i]));
+        TRY(visit(finder, module, experts));
     }
     return OK;
 }
 
-// No tensor of the block may be left over. Its parts may be in several modules of the layer ("experts", "shared_experts").
-static FALLIBLE check_block(const struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
-                            const struct layer_tensors *out) {
+// Visits the modules of the block, one several times. Its parts may be in several modules of the layer ("experts",
+// "shared_experts").
+static FALLIBLE each_module(const struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+                            const struct layer_tensors *out, module_visitor *visit) {
     const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
     const char *const single[] = {names->router_bias,  names->token_experts, names->shared_gate, names->router_norm,
                                   names->expert_scale, names->output_bias,   names->latent_in,   names->latent_out};
     const char *const *const lists[] = {names->experts, names->router, names->selection_bias, names->shared};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        TRY(check_names(finder, layer, lists[i], TENSOR_NAME_ALTERNATIVES, &experts));
+        TRY(each_name(finder, layer, lists[i], TENSOR_NAME_ALTERNATIVES, visit, &experts));
     }
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
-        TRY(check_names(finder, layer, &single[i], 1, &experts));
+        TRY(each_name(finder, layer, &single[i], 1, visit, &experts));
     }
     // In other models a norm of that name is not part of the block.
-    return out->params.has_output_norm ? check_names(finder, layer, names->output_norm, TENSOR_NAME_ALTERNATIVES, &experts) : OK;
+    return out->params.has_output_norm ? each_name(finder, layer, names->output_norm, TENSOR_NAME_ALTERNATIVES, visit, &experts)
+                                       : OK;
 }
 
 static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_finder *finder, uint32_t number,
@@ -161,12 +171,15 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
              layer, module, sizeof out->prefix - 1);
     }
     finder->bytes = 0;
+    TRY(flat ? OK
+             : each_module(finder, row->names, layer, out, require_module)); // before a missing tensor is taken for another layout
     TRY(resolve_router(finder, row, layer, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_latent(finder, row->names, layer, out));
     TRY(resolve_shared(finder, row->names, layer, out));
     TRY(resolve_output_norm(finder, row->names, layer, out));
-    TRY(flat ? flat_layout_check(finder, row, out) : check_block(finder, row->names, layer, out));
+    TRY(flat ? flat_layout_check(finder, row, out)
+             : each_module(finder, row->names, layer, out, tensor_none_left)); // ignoring a tensor could change the outputs
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -182,9 +195,26 @@ static FALLIBLE resolve_layers(const struct layer_survey *survey, struct tensor_
     return OK;
 }
 
-static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct layer_tensors **out,
-                     size_t *count) {
+// Reads the files of the selected layers.
+static FALLIBLE read_layers(const struct layer_survey *survey, const struct layer_tensors_options *options,
+                            struct checkpoint *checkpoint) {
+    for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
+        const char *module = survey->experts[layer];
+        if (module && layer_is_selected(options, layer)) {
+            char name[TENSOR_NAME_MAX];
+            TRY(tensor_name(name, "%s%s.%u.", survey->prefix, survey->layers_word, layer));
+            TRY(checkpoint_read(checkpoint, name));
+            TRY(tensor_name(name, "%s%s.%u.%.*s.", survey->prefix, survey->layers_word, layer, (int)strcspn(module, "."), module));
+            checkpoint_note_unlisted(checkpoint, name);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct checkpoint *checkpoint,
+                     struct layer_tensors **out, size_t *count) {
     TRY(layer_survey_count(survey, options, count));
+    TRY(read_layers(survey, options, checkpoint));
     struct tensor_finder finder;
     TRY(tensor_finder_init(&finder, survey->checkpoint));
     struct layer_tensors *layers = calloc(*count, sizeof *layers);
@@ -200,7 +230,7 @@ static FALLIBLE find(const struct layer_survey *survey, const struct layer_tenso
     return OK;
 }
 
-FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
+FALLIBLE layer_tensors_find(struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
@@ -210,7 +240,7 @@ FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct ar
         row.interleaved = false;
     }
     TRY(layer_survey_init(&survey, checkpoint, &row));
-    err_t e = find(&survey, options ? options : &ALL, out, count);
+    err_t e = find(&survey, options ? options : &ALL, checkpoint, out, count);
     layer_survey_deinit(&survey);
     return e;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/printable.h"
+#include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/hub.h"
 #include "expert/model/loader.h"
 #include "expert/supply/checkpoint_supply.h"
@@ -29,21 +30,22 @@ static const char *last_component(const char *given, char path[PATH_MAX]) {
     return slash && slash[1] ? slash + 1 : path;
 }
 
-// A folder or a file names its model; another model has its name in the options. The name appears in messages, labels and log
-// lines, so it must be printable.
+// A folder or a file names its model; another model has its name in the options, without its revision. The name appears in
+// messages, labels and log lines, so it must be printable.
 static FALLIBLE name_model(const char *requested, const char *folder, char *out, size_t out_bytes) {
     char path[PATH_MAX], escaped[EXPERTD_ERR_MESSAGE_MAX / 2];
     const char *name = requested;
-    size_t at;
+    size_t at, length = hub_name_length(requested);
     if (strcmp(requested, folder) == 0) {
         name = last_component(folder, path);
+        length = strlen(name);
         if (!printable_is(name, &at)) {
             FAIL(EXPERTD_ERR_CONFIG,
                  "the folder %s names the model, but its name contains a control character or bytes that are not UTF-8: rename it",
                  printable_escape(name, escaped, sizeof escaped));
         }
     }
-    snprintf(out, out_bytes, "%.*s", (int)out_bytes - 1, name);
+    snprintf(out, out_bytes, "%.*s", (int)(length < out_bytes ? length : out_bytes - 1), name);
     return OK;
 }
 
@@ -57,7 +59,12 @@ static FALLIBLE open_supply(const struct model_options *options, struct supply *
     char folder[PATH_MAX];
     TRY(hub_resolve(options->model, options->hf_cache, folder, sizeof folder));
     TRY(name_model(options->model, folder, model->name, sizeof model->name));
-    return checkpoint_supply(folder, &layers, supply);
+    TRY(checkpoint_supply(folder, &layers, supply));
+    const char *note = checkpoint_note(supply->checkpoint);
+    if (options->warn && note[0]) {
+        options->warn(options->warn_context, "checkpoint_files", note);
+    }
+    return OK;
 }
 
 static bool is_stored_as(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert,

@@ -39,6 +39,8 @@ struct model_options {
     const struct topology *topology; // memory nodes for the ranks' weights; borrowed for the model's life. NULL: one node
     struct expertd_team *team;       // packs in parallel; borrowed during the load. NULL: this thread alone
     const struct model_sink *sink;   // NULL: the weights stay in the host's memory
+    void (*warn)(void *context, const char *event, const char *message); // for the log; may be NULL
+    void *warn_context;
     void (*progress)(void *context, uint64_t done_bytes, uint64_t all_bytes); // may be NULL
     void *progress_context;
 };

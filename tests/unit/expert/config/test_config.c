@@ -191,7 +191,30 @@ static void bad_json_names_its_line(void **state) {
 static void a_nul_byte_is_refused(void **state) {
     (void)state;
     struct config *c;
-    assert_refused(config_parse("FILE", "{}\0{\"a\"", 7, &c), "FILE: bad JSON: it contains a NUL byte");
+    assert_refused(config_parse("FILE", "{}\0{\"a\"", 7, &c), "FILE: bad JSON: byte 3 of 7 is NUL: the file is damaged");
+    assert_refused(config_parse("FILE", "{}\n\0\0\0", 6, &c), "FILE: bad JSON: byte 4 of 6 is NUL: the file is damaged");
+    assert_refused(config_parse("FILE", "\0\0\0\0", 4, &c), "FILE: bad JSON: byte 1 of 4 is NUL: the file is damaged");
+}
+
+static void a_byte_order_mark_and_carriage_returns_are_accepted(void **state) {
+    (void)state;
+    struct config *c = parse("\xef\xbb\xbf{\r\n\"i\": 3,\r\n\"f\": NaN\r\n}\r\n");
+    uint32_t u = 0;
+    bool found;
+    assert_false(err_is(config_u32(c, KEYS("i"), &u, &found)));
+    assert_int_equal(u, 3);
+    config_destroy(c);
+}
+
+static void a_file_that_is_no_json_says_what_it_is(void **state) {
+    (void)state;
+    struct config *c;
+    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: this is a Git LFS pointer");
+    refuse_text("", "the file is empty (an unfinished download?)");
+    refuse_text(" \n", "the file is empty (an unfinished download?)");
+    assert_refused(config_parse("FILE", "\xff\xfe{\0}\0", 6, &c), "the file is in UTF-16");
+    assert_refused(config_parse("FILE", "\xfe\xff\0{\0}", 6, &c), "the file is in UTF-16");
+    assert_refused(config_parse("FILE", "{\0}\0", 4, &c), "the file is in UTF-16");
 }
 
 static void deep_nesting_is_refused(void **state) {
@@ -309,6 +332,8 @@ int main(void) {
         cmocka_unit_test(bare_infinity_and_nan_are_numbers),
         cmocka_unit_test(bad_json_names_its_line),
         cmocka_unit_test(a_nul_byte_is_refused),
+        cmocka_unit_test(a_byte_order_mark_and_carriage_returns_are_accepted),
+        cmocka_unit_test(a_file_that_is_no_json_says_what_it_is),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrappers_text_model_is_found),
         cmocka_unit_test(a_key_that_a_layer_overrides_is_refused_when_it_is_read),
