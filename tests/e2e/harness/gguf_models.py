@@ -136,9 +136,11 @@ class Model:
                 self.parts["gate"], self.parts["up"] = both[:, :n], both[:, n:]
             elif not (s.fused and part == "up"):
                 self.parts[part] = self.add(f"ffn_{part}_exps.weight", (e, n, k), kind, k ** -0.5)
-            if scales and kind == Type.NVFP4:
-                self.parts[part] = self.parts[part] * self.add(f"ffn_{part}_exps.scale", (e,))[:, None, None]
-                self.add(f"ffn_{part}_exps.input_scale", (e,))
+            if scales and not (s.fused and part == "up"):
+                stack, scaled = (("gate_up", ("gate", "up")) if s.fused and part == "gate" else (part, (part,)))
+                factor = self.add(f"ffn_{stack}_exps.scale", (e,))[:, None, None]
+                self.parts.update({name: self.parts[name] * factor for name in scaled})
+                self.add(f"ffn_{stack}_exps.input_scale", (e,))
             if s.expert_bias:
                 self.add(f"ffn_{part}_exps.bias", (e, n))
             if s.shared:
