@@ -444,7 +444,18 @@ static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_f
     return weight_files_take_index(&index, out);
 }
 
+static FALLIBLE parse_gguf(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
+    struct gguf_parts parts;
+    TRY(gguf_parts_parse("model.gguf", bytes->weights, bytes->weights_length, &parts));
+    err_t e = take_parts(c, &parts);
+    gguf_parts_close(&parts);
+    return e;
+}
+
 static FALLIBLE parse_all(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
+    if (!bytes->config_text) {
+        return parse_gguf(c, bytes);
+    }
     c->memory = bytes->weights;
     c->memory_bytes = bytes->weights_length;
     TRY(config_parse(CONFIG_NAME, bytes->config_text, bytes->config_length, &c->config));

@@ -28,9 +28,10 @@ struct checkpoint; // owns the mappings, the names and the configuration
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out);
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is legal; invalidates every pointer into the checkpoint
 
-// The same from the caller's memory, for the fuzzer: one safetensors file, with an index unless index_text is NULL.
+// The same from the caller's memory, for the fuzzer: one safetensors file, with an index unless index_text is NULL; or one GGUF
+// file.
 struct checkpoint_bytes {
-    const char *config_text;
+    const char *config_text; // NULL: a GGUF file
     size_t config_length;
     const char *index_text; // or NULL
     size_t index_length;

@@ -261,16 +261,28 @@ static FALLIBLE open_all(const char *file, struct gguf *first, struct gguf_parts
     return gguf_config_make(first, out->files, out->count, &out->config);
 }
 
-FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out) {
-    struct gguf first;
-    *out = (struct gguf_parts){0};
-    TRY(gguf_open(file, &first));
-    err_t e = open_all(file, &first, out);
-    gguf_close(&first);
+// Takes what `first` holds, also on error.
+static FALLIBLE open_from(const char *file, struct gguf *first, struct gguf_parts *out) {
+    err_t e = open_all(file, first, out);
+    gguf_close(first);
     if (err_is(e)) {
         gguf_parts_close(out);
     }
     return e;
+}
+
+FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out) {
+    struct gguf first;
+    *out = (struct gguf_parts){0};
+    TRY(gguf_open(file, &first));
+    return open_from(file, &first, out);
+}
+
+FALLIBLE gguf_parts_parse(const char *name, const void *bytes, size_t size, struct gguf_parts *out) {
+    struct gguf first;
+    *out = (struct gguf_parts){0};
+    TRY(gguf_parse(name, bytes, size, &first));
+    return open_from(name, &first, out);
 }
 
 void gguf_parts_close(struct gguf_parts *parts) {

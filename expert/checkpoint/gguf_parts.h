@@ -30,6 +30,8 @@ struct gguf_parts {
 // EXPERTD_ERR_CHECKPOINT as gguf_open and gguf_config_make; also: a part is missing, or is not the part that its name says. On
 // success `out` is to be closed; its members may be taken out before.
 FALLIBLE gguf_parts_open(const char *file, struct gguf_parts *out);
+// The same for one file in memory, which must outlive `out`.
+FALLIBLE gguf_parts_parse(const char *name, const void *bytes, size_t size, struct gguf_parts *out);
 void gguf_parts_close(struct gguf_parts *parts); // legal on a zeroed struct
 
 #endif
