@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 #include "expert/config/gguf_config.h"
 
 static const char SUFFIX[] = ".gguf";

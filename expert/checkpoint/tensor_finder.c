@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ggml_types.h"
+#include "base/gguf/ggml_types.h"
 
 #define UNSUPPORTED "this format of quantised weights is not supported: use the model's BF16 checkpoint"
 

@@ -3,7 +3,7 @@
 #ifndef EXPERTD_EXPERT_CONFIG_GGUF_CONFIG_H
 #define EXPERTD_EXPERT_CONFIG_GGUF_CONFIG_H
 
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 #include "expert/config/config.h"
 
 // EXPERTD_ERR_CHECKPOINT: general.architecture is unknown (the message lists the known ones), not served, or has no experts; a key

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/ggml_types.h"
+#include "base/gguf/ggml_types.h"
 #include "expertd/kernels/quantised.h"
 
 // Where a block's parts go: one row each of codes (K-contiguous, the lower k in the low nibble), scales and minima.

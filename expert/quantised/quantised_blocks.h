@@ -2,7 +2,9 @@
 #ifndef EXPERTD_EXPERT_QUANTISED_QUANTISED_BLOCKS_H
 #define EXPERTD_EXPERT_QUANTISED_QUANTISED_BLOCKS_H
 
-#include "expert/quantised/quantised_tensors.h"
+#include "expert/checkpoint/tensor_finder.h"
+#include "expert/quantised/quantised_matrix.h"
+#include "expert/quantised/quantised_module.h"
 
 // The tensor "module.weight" if its elements are codes in blocks; NULL: there is none.
 const struct safetensors_entry *quantised_blocks_find(const struct tensor_finder *finder, const char *module);

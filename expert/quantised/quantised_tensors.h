@@ -5,14 +5,7 @@
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/quantised/quantised_matrix.h"
-
-// The matrix to take.
-struct quantised_module {
-    const char *name; // "model.layers.3.mlp.experts.0.up_proj"
-    uint64_t experts; // the first dimension of tensors that hold all experts; 0: the tensors hold one matrix
-    uint64_t n, k;
-    bool first; // of its layer: check config.json's list of modules that are not quantised
-};
+#include "expert/quantised/quantised_module.h"
 
 // Does the module have tensors of a known format?
 bool quantised_exists(const struct tensor_finder *finder, const char *module);

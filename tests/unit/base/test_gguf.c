@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 
 enum { FILE_BYTES_MAX = 1 << 16 };
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/ggml_types.h"
+#include "base/gguf/ggml_types.h"
 #include "base/safetensors.h"
 
 enum {

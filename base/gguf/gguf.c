@@ -1,4 +1,4 @@
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "base/ggml_types.h"
+#include "base/gguf/ggml_types.h"
 
 #include <stddef.h>
 
