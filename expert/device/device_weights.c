@@ -8,6 +8,7 @@
 #include "expert/device/device_scratch.h"
 #include "expert/model/memory.h"
 #include "expertd/kernels/quantised.h"
+#include "kernels/device/device_codes.h"
 #include "shard/exchange.h"
 
 // ---- checks
@@ -18,6 +19,19 @@ static bool same_format(const struct expertd_packed_weights *a, const struct exp
         return f == g;
     }
     return expertd_quantised_format_equal(f, g);
+}
+
+// Whether devices have kernels for the format of a matrix, if it has one.
+static bool is_supported(const struct expertd_packed_weights *m) {
+    return !m->format || device_codes_supported(m->format);
+}
+
+static bool are_supported(const struct model_layer *layer) {
+    bool all = is_supported(&layer->shared.gate) && is_supported(&layer->shared.up) && is_supported(&layer->shared.down);
+    for (int i = 0; i < EXPERT_MATRICES; i++) {
+        all = all && is_supported(&layer->shape.matrix[i]);
+    }
+    return all;
 }
 
 // Refuses layers that devices cannot compute. One kernel multiplies gate and up, so they need one format; all rows have width H.
@@ -32,6 +46,13 @@ static FALLIBLE check_layers(const struct model *model) {
         }
         if (layer->params.has_output_norm) {
             FAIL(EXPERTD_ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
+                 layer->params.layer);
+        }
+        if (!are_supported(layer)) {
+            FAIL(EXPERTD_ERR_UNAVAILABLE,
+                 "layer %u: its weights have minima beside their scales, which GPUs do not compute: serve them with --widen, or "
+                 "with "
+                 "--device cpu",
                  layer->params.layer);
         }
         bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);

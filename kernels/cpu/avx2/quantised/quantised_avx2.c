@@ -148,8 +148,7 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
 }
 
 static bool ieee_panel(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    return format->minima                ? false
-           : args->rows <= SMALL_M_ROWS  ? avx2_quantised_small_m(args, format)
+    return args->rows <= SMALL_M_ROWS    ? avx2_quantised_small_m(args, format)
            : args->rows <= MEDIUM_M_ROWS ? avx2_quantised_medium_m(args, format)
                                          : avx2_quantised_large_m(args, format);
 }
@@ -160,8 +159,7 @@ static bool ieee_panel(const struct panel_args *args, const struct expertd_quant
 #include "kernels/cpu/common/quantised_body.h"
 
 void avx2_quantised_macrokernel_bf16(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
-    bool done = format->minima                ? false
-                : args->rows <= SMALL_M_ROWS  ? avx2_quantised_small_m_macrokernel(args, format)
+    bool done = args->rows <= SMALL_M_ROWS    ? avx2_quantised_small_m_macrokernel(args, format)
                 : args->rows <= MEDIUM_M_ROWS ? false
                                               : avx2_quantised_large_m_macrokernel(args, format);
     if (!done) {

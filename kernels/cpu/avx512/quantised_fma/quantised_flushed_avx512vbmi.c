@@ -227,7 +227,7 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
 
 // bf16 rows that the flush cannot change.
 static bool small_m_ieee(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    return !format->minima && args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_small_m(args, format);
+    return args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_small_m(args, format);
 }
 
 #define QUANTISED_IEEE

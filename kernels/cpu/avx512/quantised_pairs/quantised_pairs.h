@@ -26,6 +26,8 @@ struct pairs_scales {
     const uint8_t *codes;   // of the first scale group
     size_t scales, stride;  // stride: bytes from one scale group's codes to the next one's
     size_t scale_k, last_k; // k of each scale group but the last, and of the last
+    const uint8_t *supers;  // super scales of the first scale group, which is the first of its EXPERTD_SUPER_K k; NULL: none
+    size_t super_size;      // bytes from one group of super scales to the next one
 };
 
 // Small m by scale groups.
@@ -33,6 +35,8 @@ struct pairs_small_m {
     struct pairs_scales scales;
     const uint16_t *const *x; // [rows], from the first scale group's first k on
     panel_row *sums;          // [rows]: sum = fma(partial, scale, sum), scale groups ascending
+    const float *minus;       // with minima: -(the sum of each row over each scale group), rows minus_stride apart; NULL: no minima
+    size_t minus_stride;
 };
 
 // A tile of transposed rows (the first pair of k of all rows, then the second, ...) by scale groups, or by a part of one.
@@ -44,9 +48,12 @@ struct pairs_tile {
     size_t stored_bytes;               // factors NULL: bytes of a column's stored scale; 0: the panel has a single one
     bool powers;                       // see pairs_powers: scales are widened to their exponents
     const uint8_t *zeros, *last_zeros; // of the first scale group, `stride` bytes apart, and of the last; NULL: none
-    float *partials, *sums;            // [rows], KERNEL_SUMS apart
-    uintptr_t ahead;                   // address that the first line of codes of 16 columns prefetches into L2
-    size_t ahead_step;                 // bytes by which it advances with each line
+    const panel_row *minima;           // [scales], widened; NULL: none
+    const float *minus;                // as in struct pairs_small_m
+    size_t minus_stride;
+    float *partials, *sums; // [rows], KERNEL_SUMS apart
+    uintptr_t ahead;        // address that the first line of codes of 16 columns prefetches into L2
+    size_t ahead_step;      // bytes by which it advances with each line
 };
 
 // 512-bit products that a CPU starts in a cycle: one on Zen 4, two on Zen 5. The latency is six cycles on both.
@@ -85,9 +92,9 @@ static inline bool pairs_powers(const struct expertd_quantised_format *format, e
 }
 
 // More than PAIRS_SMALL_M rows by panels; k is a multiple of a line of codes. Adds to macro->sums. macro->scratch has scratch_bytes
-// bytes.
-void pairs_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, size_t scratch_bytes,
-                   enum pairs_pace pace, bool powers);
+// bytes. panel_k: k of the panels, of which those after macro->k are left out.
+void pairs_large_m(const struct macrokernel_args *macro, size_t panel_k, const struct expertd_quantised_format *format,
+                   size_t scratch_bytes, enum pairs_pace pace, bool powers);
 enum { PAIRS_PART = 40 };                // rows at most of a call with a single panel
 enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of scratch of such a call
 

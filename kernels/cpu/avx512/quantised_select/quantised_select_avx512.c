@@ -15,10 +15,6 @@ void avx512_quantised_bf16(const struct panel_args *args, const struct expertd_q
 
 void avx512_quantised_macrokernel_bf16(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
     bool vbmi = __builtin_cpu_supports("avx512vbmi");
-    if (format->minima) {
-        macrokernel_panel_by_panel(macro, format, avx512_quantised_bf16);
-        return;
-    }
     (vbmi ? avx512vbmi_quantised_macrokernel_bf16 : avx2_quantised_macrokernel_bf16)(macro, format);
 }
 
@@ -27,15 +23,11 @@ void avx512_quantised_f32(const struct panel_args *args, const struct expertd_qu
 }
 
 void avx512bf16_quantised_bf16(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    with_vbmi_or(format->minima ? avx512vbmi_quantised_bf16 : avx512bf16vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
+    with_vbmi_or(avx512bf16vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
 }
 
 void avx512bf16_quantised_macrokernel_bf16(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
     bool vbmi = __builtin_cpu_supports("avx512vbmi");
-    if (format->minima) {
-        macrokernel_panel_by_panel(macro, format, avx512bf16_quantised_bf16);
-        return;
-    }
     (vbmi ? avx512bf16vbmi_quantised_macrokernel_bf16 : avx2_quantised_macrokernel_bf16)(macro, format);
 }
 

@@ -6,11 +6,20 @@
 
 static double scale_value(enum expertd_dtype dtype, const uint8_t *p) {
     float value;
+    if (dtype == EXPERTD_DTYPE_I8) {
+        return (int8_t)*p;
+    }
     if (dtype == EXPERTD_DTYPE_F8_E8M0) {
         return *p == 255 ? NAN : ldexp(1, *p - 127);
     }
     expertd_dtype_widen(dtype, p, 1, &value);
     return (double)value;
+}
+
+// The super scale in `supers` of element (n, k); 1 where the format has none.
+static double super_scale(const struct quantised_case *c, const void *supers, size_t n, size_t k) {
+    const size_t at = n * c->source.super_n_stride + k / EXPERTD_SUPER_K * c->source.super_g_stride;
+    return supers ? scale_value(EXPERTD_DTYPE_F16, (const uint8_t *)supers + at * sizeof(uint16_t)) : 1;
 }
 
 // Element (n, k) of a case in rows of codes, times its scale, in double.
@@ -21,11 +30,16 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
     uint8_t zero = format->zero_points ? c->zeros[n * c->scales + g] : 8;
     size_t row = n / c->source.scale_columns;
     double scale = scale_value(format->scale, c->scale_bytes + (row * c->scales + g) * expertd_dtype_size(format->scale));
+    scale *= super_scale(c, c->source.super_scales, n, k);
     double global = (double)c->source.global;
     scale = format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
             : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                       : scale;
+    double minimum =
+        format->minima ? scale_value(format->scale, c->minima_bytes + (n * c->scales + g) * expertd_dtype_size(format->scale)) : 0;
+    minimum *= super_scale(c, c->source.super_minima, n, k);
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     switch (format->code) {
     case EXPERTD_CODE_E4M3:
         return scale * (double)expertd_f32_from_e4m3((uint8_t)code);
@@ -35,8 +49,12 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
         return scale * (code & 8 ? -FP4[code & 7] : FP4[code & 7]);
     case EXPERTD_CODE_INT4:
         return scale * ((int)code - zero);
+    case EXPERTD_CODE_UINT4:
+        return scale * code - minimum;
+    case EXPERTD_CODE_IQ4:
+        return scale * IQ4[code];
     default:
-        return scale * ((int8_t)code - (format->zero_points ? (int8_t)zero : 0));
+        return scale * ((int8_t)code - (format->zero_points ? (int8_t)zero : 0)) - minimum;
     }
 }
 
@@ -44,6 +62,14 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
 // scale's product with the global scale. Flushed terms are far smaller at these values.
 static double bound(double magnitude, size_t k, size_t scales) {
     return magnitude * (double)(k + scales + 2) * 0x1p-23;
+}
+
+// With minima, the sums of code * scale and of minima are larger than their difference.
+static double minimum_magnitude(const struct quantised_case *c, size_t n, size_t k) {
+    const size_t size = expertd_dtype_size(c->format.scale), g = c->format.scale_k ? k / c->format.scale_k : 0;
+    return c->format.minima ? 2 * fabs(scale_value(c->format.scale, c->minima_bytes + (n * c->scales + g) * size) *
+                                       super_scale(c, c->source.super_minima, n, k))
+                            : 0;
 }
 
 static void scalar_twin_is_near_the_double_sum(void **state) {
@@ -64,7 +90,7 @@ static void scalar_twin_is_near_the_double_sum(void **state) {
             for (size_t k = 0; k < K; k++) {
                 double term = (double)x[k] * element(&c, n, k);
                 sum += term;
-                magnitude += fabs(term);
+                magnitude += fabs(term) + fabs((double)x[k]) * minimum_magnitude(&c, n, k);
             }
             double limit = bound(magnitude, K, c.scales);
             assert_true(fabs((double)expertd_dot_quantised_reference(&c.format, c.packed, n, EXPERTD_DTYPE_F32, x, K) - sum) <=
@@ -137,7 +163,7 @@ static void awq_order_is_read(void **state) {
     for (size_t i = 0; i < WORDS_G * WORDS_N; i++) {
         scales[i / WORDS_N][i % WORDS_N] = w.scales[i % WORDS_N][i / WORDS_N];
     }
-    struct expertd_quantised_source source = {codes, zeros, scales, 1, 1, WORDS_N, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, scales, 1, 1, WORDS_N, NULL, NULL, NULL, 0, 0, 0, NULL};
     check_words(&w, &source, 0);
 }
 
@@ -156,7 +182,7 @@ static void gptq_words_and_zero_points_are_read(void **state) {
     }
     struct expertd_code_words codes = {w.codes, 4, 8, 8, 64, 1, 8 * WORDS_N, NULL, 0, 0};
     struct expertd_code_words zeros = {w.zeros, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 0, 1};
-    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, WORDS_G, 1, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, WORDS_G, 1, NULL, NULL, NULL, 0, 0, 0, NULL};
     check_words(&w, &source, 1);
 }
 
@@ -169,8 +195,19 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     for (size_t i = 0; i < WORDS_N * WORDS_K; i++) {
         signed_codes[i / 2] |= (uint8_t)((w.q[i / WORDS_K][i % WORDS_K] ^ 8) << (i % 2 * 4));
     }
-    struct expertd_quantised_source source = {
-        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, WORDS_G, 1, 0, NULL};
+    struct expertd_quantised_source source = {plain_codes(signed_codes, WORDS_K, 4),
+                                              plain_codes(w.z, WORDS_G, 8),
+                                              w.scales,
+                                              1,
+                                              WORDS_G,
+                                              1,
+                                              NULL,
+                                              NULL,
+                                              NULL,
+                                              0,
+                                              0,
+                                              0,
+                                              NULL};
     source.codes.flip = 8;
     check_words(&w, &source, 0);
 }
@@ -212,16 +249,27 @@ static void pack_codes_one_by_one(const struct expertd_quantised_source *source,
         if (float8 && k % layout.line_k) {
             clear_plain(k, k - 1, panel);
         }
+        for (size_t i = 0; column < n && source->super_scales && i * EXPERTD_SUPER_K < k; i++) {
+            const size_t at = (column * source->super_n_stride + i * source->super_g_stride) * 2, c = column % EXPERTD_KERNEL_PANEL;
+            uint8_t *to = panel + QUANTISED_HEADER + i * layout.super_size + c * 2;
+            memcpy(to, (const uint8_t *)source->super_scales + at, 2);
+            if (source->super_minima) {
+                memcpy(to + QUANTISED_SUPER, (const uint8_t *)source->super_minima + at, 2);
+            }
+        }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % EXPERTD_KERNEL_PANEL, size = expertd_dtype_size(format->scale),
                    row = column / source->scale_columns;
-            const uint8_t *scale =
-                (const uint8_t *)source->scales + (row * source->scale_n_stride + g * source->scale_g_stride) * size;
+            size_t from = (row * source->scale_n_stride + g * source->scale_g_stride) * size;
+            const uint8_t *scale = (const uint8_t *)source->scales + from;
             if (c == 0 || !format->scale_of_panel) {
                 memcpy(panel + quantised_scales_at(&layout, g, k) + c * size, scale, size);
             }
             if (format->zero_points) {
                 panel[quantised_zeros_at(&layout, g, k) + c] = expertd_quantised_code(&source->zeros, column, g);
+            }
+            if (format->minima) {
+                memcpy(panel + quantised_zeros_at(&layout, g, k) + c * size, (const uint8_t *)source->minima + from, size);
             }
         }
     }
@@ -405,6 +453,25 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
     expect_format(
         (struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 40},
         "scale_k");
+    const struct expertd_quantised_format minima = {
+        EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32};
+    struct expertd_quantised_format bad = minima;
+    bad.code = EXPERTD_CODE_IQ4;
+    expect_format(bad, "minima");
+    bad = minima, bad.code = EXPERTD_CODE_INT8, bad.zero_points = true;
+    expect_format(bad, "minima");
+    bad = minima, bad.scale_of_panel = true;
+    expect_format(bad, "minima");
+    bad = minima, bad.scale = EXPERTD_DTYPE_BF16;
+    expect_format(bad, "minima");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.scale_k = 48;
+    expect_format(bad, "scale_k");
+    bad.scale_k = 0;
+    expect_format(bad, "scale_k");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.code = EXPERTD_CODE_E4M3;
+    expect_format(bad, "scale");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.scale_of_panel = true;
+    expect_format(bad, "scale");
 }
 
 static void expect_source(const struct quantised_case *c, const struct expertd_quantised_source *source, const char *field) {
@@ -430,6 +497,10 @@ static void unsuitable_sources_are_refused_with_the_field(void **state) {
     expect_source(&c, &bad, "codes");
     bad = c.source, bad.zeros = plain_codes(c.zeros, 1, 8);
     expect_source(&c, &bad, "zeros");
+    bad = c.source, bad.minima = c.scale_bytes;
+    expect_source(&c, &bad, "minima");
+    bad = c.source, bad.super_scales = c.scale_bytes;
+    expect_source(&c, &bad, "super_scales");
     bad = c.source, bad.scales = NULL;
     expect_source(&c, &bad, "scales");
     bad = c.source, bad.scale_columns = 0;
