@@ -7,16 +7,6 @@
 // Elements of a small block, and of a block of the K types with the elements that share a scale there.
 enum { BLOCK = 32, HALF = BLOCK / 2, K_BLOCK = 256, PAIR = 64 };
 
-static float f16_at(const uint8_t *at) {
-    float value;
-    expertd_dtype_widen(EXPERTD_DTYPE_F16, at, 1, &value);
-    return value;
-}
-
-static void store_f32(uint8_t *to, size_t i, float value) {
-    memcpy(to + i * sizeof value, &value, sizeof value);
-}
-
 static void copy_f16(uint8_t *to, const uint8_t *from) {
     memcpy(to, from, sizeof(uint16_t));
 }
@@ -93,15 +83,16 @@ static void decode_nvfp4(const uint8_t *block, const struct ggml_parts *out) {
     }
 }
 
-// ---- blocks of 256 elements: scales of 4, 6 or 8 bits, which a scale of F16 multiplies. All products are exact in F32.
+// ---- blocks of 256 elements: scales of 4, 6 or 8 bits, which a super scale of F16 multiplies
 
 // 2 bits, 16 scales and minima of 4 bits each.
 static void decode_q2_k(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *scales = block, *codes = block + 16;
-    float scale = f16_at(block + 80), minimum = f16_at(block + 82);
+    copy_f16(out->super_scales, block + 80);
+    copy_f16(out->super_minima, block + 82);
     for (size_t g = 0; g < K_BLOCK / 16; g++) {
-        store_f32(out->scales, g, scale * (float)(scales[g] & 15));
-        store_f32(out->minima, g, minimum * (float)(scales[g] >> 4));
+        out->scales[g] = scales[g] & 15;
+        out->minima[g] = scales[g] >> 4;
     }
     for (size_t k = 0; k < K_BLOCK; k += 2) { // bits 2i of 32 bytes are the i-th run of 32 elements
         const uint8_t *at = codes + k / 128 * 32 + k % 32;
@@ -124,9 +115,9 @@ static unsigned q3_code(const uint8_t *high, const uint8_t *low, size_t k) {
 
 static void decode_q3_k(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *high = block, *low = block + 32, *scales = block + 96;
-    float scale = f16_at(block + 108);
+    copy_f16(out->super_scales, block + 108);
     for (size_t g = 0; g < K_BLOCK / 16; g++) {
-        store_f32(out->scales, g, scale * (float)q3_scale(scales, g));
+        out->scales[g] = (uint8_t)q3_scale(scales, g);
     }
     for (size_t k = 0; k < K_BLOCK; k += 2) {
         out->codes[k / 2] = (uint8_t)(q3_code(high, low, k) | q3_code(high, low, k + 1) << 4);
@@ -146,12 +137,13 @@ static void k_scale(const uint8_t *scales, size_t g, unsigned *scale, unsigned *
 }
 
 static void k_scales(const uint8_t *block, const struct ggml_parts *out) {
-    float scale = f16_at(block), minimum = f16_at(block + 2);
+    copy_f16(out->super_scales, block);
+    copy_f16(out->super_minima, block + 2);
     for (size_t g = 0; g < K_BLOCK / 32; g++) {
-        unsigned factor, other;
-        k_scale(block + 4, g, &factor, &other);
-        store_f32(out->scales, g, scale * (float)factor);
-        store_f32(out->minima, g, minimum * (float)other);
+        unsigned scale, minimum;
+        k_scale(block + 4, g, &scale, &minimum);
+        out->scales[g] = (uint8_t)scale;
+        out->minima[g] = (uint8_t)minimum;
     }
 }
 
@@ -174,10 +166,8 @@ static void decode_q5_k(const uint8_t *block, const struct ggml_parts *out) {
 // 6 bits: nibbles and pairs of bits; 16 scales of 8 bits.
 static void decode_q6_k(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *low = block, *high = block + 128, *scales = block + 192;
-    float scale = f16_at(block + 208);
-    for (size_t g = 0; g < K_BLOCK / 16; g++) {
-        store_f32(out->scales, g, scale * (float)(int8_t)scales[g]);
-    }
+    copy_f16(out->super_scales, block + 208);
+    memcpy(out->scales, scales, K_BLOCK / 16);
     for (size_t k = 0; k < K_BLOCK; k++) {
         size_t half = k / 128, run = k % 128 / 32;
         unsigned bits = low[half * 64 + k % 64] >> (run / 2 * 4) & 15u;
@@ -189,10 +179,10 @@ static void decode_q6_k(const uint8_t *block, const struct ggml_parts *out) {
 // 8 scales of 6 bits: the lower four in nibbles, the upper two in one word.
 static void decode_iq4_xs(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *low = block + 4, *codes = block + 8;
-    float scale = f16_at(block);
+    copy_f16(out->super_scales, block);
     for (size_t g = 0; g < K_BLOCK / BLOCK; g++) {
         int bits = (low[g / 2] >> (g % 2 * 4) & 15) | (block[2 + g / 4] >> (g % 4 * 2) & 3) << 4;
-        store_f32(out->scales, g, scale * (float)(bits - 32));
+        out->scales[g] = (uint8_t)(bits - 32);
         nibbles_as_row(codes + g * HALF, HALF, out->codes + g * HALF);
     }
 }
@@ -200,7 +190,7 @@ static void decode_iq4_xs(const uint8_t *block, const struct ggml_parts *out) {
 // ---- the table
 
 #define F16_SCALES EXPERTD_DTYPE_F16
-#define F32_SCALES EXPERTD_DTYPE_F32
+#define I8_SCALES EXPERTD_DTYPE_I8
 #define FORMAT(CODE, SCALE, SPAN)                                                                                                  \
     { .code = (CODE), .scale = (SCALE), .scale_k = (SPAN) }
 #define FORMAT_WITH_MINIMA(CODE, SCALE, SPAN)                                                                                      \
@@ -212,13 +202,13 @@ static const struct ggml_format FORMATS[] = {
     {GGML_Q4_1, FORMAT_WITH_MINIMA(EXPERTD_CODE_UINT4, F16_SCALES, 32), decode_q4_1},
     {GGML_Q5_0, FORMAT(EXPERTD_CODE_INT8, F16_SCALES, 32), decode_q5_0},
     {GGML_Q5_1, FORMAT_WITH_MINIMA(EXPERTD_CODE_INT8, F16_SCALES, 32), decode_q5_1},
-    {GGML_Q2_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_UINT4, F32_SCALES, 16), decode_q2_k},
-    {GGML_Q3_K, FORMAT(EXPERTD_CODE_INT4, F32_SCALES, 16), decode_q3_k},
-    {GGML_Q4_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_UINT4, F32_SCALES, 32), decode_q4_k},
-    {GGML_Q5_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_INT8, F32_SCALES, 32), decode_q5_k},
-    {GGML_Q6_K, FORMAT(EXPERTD_CODE_INT8, F32_SCALES, 16), decode_q6_k},
+    {GGML_Q2_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_UINT4, I8_SCALES, 16), decode_q2_k},
+    {GGML_Q3_K, FORMAT(EXPERTD_CODE_INT4, I8_SCALES, 16), decode_q3_k},
+    {GGML_Q4_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_UINT4, I8_SCALES, 32), decode_q4_k},
+    {GGML_Q5_K, FORMAT_WITH_MINIMA(EXPERTD_CODE_INT8, I8_SCALES, 32), decode_q5_k},
+    {GGML_Q6_K, FORMAT(EXPERTD_CODE_INT8, I8_SCALES, 16), decode_q6_k},
     {GGML_IQ4_NL, FORMAT(EXPERTD_CODE_IQ4, F16_SCALES, 32), decode_q4_0},
-    {GGML_IQ4_XS, FORMAT(EXPERTD_CODE_IQ4, F32_SCALES, 32), decode_iq4_xs},
+    {GGML_IQ4_XS, FORMAT(EXPERTD_CODE_IQ4, I8_SCALES, 32), decode_iq4_xs},
     {GGML_MXFP4, FORMAT(EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, 32), decode_mxfp4},
     {GGML_NVFP4, FORMAT(EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, 16), decode_nvfp4},
 };
@@ -257,5 +247,7 @@ void ggml_blocks_decode(const struct ggml_format *format, const void *blocks, si
         to.codes += code_bytes;
         to.scales += scale_bytes;
         to.minima += to.minima ? scale_bytes : 0;
+        to.super_scales += to.super_scales ? sizeof(uint16_t) : 0;
+        to.super_minima += to.super_minima ? sizeof(uint16_t) : 0;
     }
 }

@@ -13,7 +13,8 @@
 // Where a block's parts go: one row each of codes (K-contiguous, the lower k in the low nibble), scales and minima.
 struct ggml_parts {
     uint8_t *codes;
-    uint8_t *scales, *minima; // in format.scale, any alignment; minima NULL: none
+    uint8_t *scales, *minima;             // in format.scale, any alignment; minima NULL: none
+    uint8_t *super_scales, *super_minima; // F16, one for EXPERTD_SUPER_K k, where format.scale is I8; super_minima NULL: none
 };
 
 struct ggml_format {
@@ -32,7 +33,8 @@ unsigned ggml_code_bits(const struct ggml_format *format);
 // Bytes of a row of k elements as stored. k is a multiple of the type's elements.
 size_t ggml_row_bytes(const struct ggml_format *format, size_t k);
 
-// Converts n rows of k elements. out: [n] rows each of ggml_code_bits * k / 8 bytes of codes and k / scale_k scales and minima.
+// Converts n rows of k elements. out: [n] rows each of ggml_code_bits * k / 8 bytes of codes, k / scale_k scales and minima, and
+// k / EXPERTD_SUPER_K super scales and super minima.
 void ggml_blocks_decode(const struct ggml_format *format, const void *blocks, size_t n, size_t k, const struct ggml_parts *out);
 
 #endif

@@ -50,8 +50,14 @@ struct buffers {
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
     // of blocks, in format.scale:
-    uint8_t *scales, *minima; // [n][scales]
+    uint8_t *scales, *minima;             // [n][scales]
+    uint8_t *super_scales, *super_minima; // [n][supers], where format.scale is I8
 };
+
+// Super scales of a row of k codes.
+static size_t supers(size_t k) {
+    return k / EXPERTD_SUPER_K + (k % EXPERTD_SUPER_K != 0);
+}
 
 // Divides `memory`; NULL: only measure. Returns the bytes in use.
 static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct buffers *out) {
@@ -73,6 +79,11 @@ static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t 
         out->scales = reserve(&staging, bytes);
         out->minima = m->format.minima ? reserve(&staging, bytes) : NULL;
     }
+    if (m->blocks && m->format.scale == EXPERTD_DTYPE_I8) {
+        size_t bytes = n * supers(k) * sizeof(uint16_t);
+        out->super_scales = reserve(&staging, bytes);
+        out->super_minima = m->format.minima ? reserve(&staging, bytes) : NULL;
+    }
     return staging.used;
 }
 
@@ -83,7 +94,8 @@ size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k
 
 static void stage_codes(const struct quantised_matrix *m, const struct buffers *buffers, size_t n, size_t k) {
     if (m->blocks) {
-        const struct ggml_parts parts = {buffers->codes, buffers->scales, buffers->minima};
+        const struct ggml_parts parts = {buffers->codes, buffers->scales, buffers->minima, buffers->super_scales,
+                                         buffers->super_minima};
         ggml_blocks_decode(m->blocks, m->codes.data, n, k, &parts);
     } else if (buffers->order) {
         expertd_quantised_codes_as_sorted_rows(&m->codes, buffers->order, n, k, buffers->sorting, buffers->codes);
@@ -165,6 +177,9 @@ static float scale_value(const struct expertd_quantised_format *format, const vo
     if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
         uint8_t code = *(const uint8_t *)at;
         return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
+    }
+    if (format->scale == EXPERTD_DTYPE_I8) {
+        return *(const int8_t *)at;
     }
     expertd_dtype_widen(format->scale, at, 1, &value);
     return value;
@@ -253,10 +268,13 @@ static FALLIBLE check_scales(const struct quantised_matrix *m, size_t n, struct 
              m->global_tensor ? m->global_tensor->name : "", m->global_tensor ? ": " : "");
     }
     r->global_is_not_finite = r->format.global != EXPERTD_GLOBAL_NONE && !isfinite(r->source.global);
-    r->not_finite_scales = count_not_finite_scales(r, n);
-    if (r->source.minima) {
+    r->not_finite_scales = r->format.scale == EXPERTD_DTYPE_I8 ? 0 : count_not_finite_scales(r, n);
+    if (r->source.minima && r->format.scale != EXPERTD_DTYPE_I8) {
         r->not_finite_scales += count_not_finite(r->format.scale, r->source.minima, n * r->scales);
     }
+    const size_t count = n * r->source.super_n_stride; // they are dense
+    r->not_finite_scales += r->source.super_scales ? count_not_finite(EXPERTD_DTYPE_F16, r->source.super_scales, count) : 0;
+    r->not_finite_scales += r->source.super_minima ? count_not_finite(EXPERTD_DTYPE_F16, r->source.super_minima, count) : 0;
     return OK;
 }
 
@@ -281,6 +299,9 @@ static struct expertd_quantised_source source_of(const struct quantised_matrix *
     if (m->blocks) {
         source.scales = buffers->scales;
         source.minima = buffers->minima;
+        source.super_scales = buffers->super_scales;
+        source.super_minima = buffers->super_minima;
+        source.super_n_stride = supers(k), source.super_g_stride = 1;
         source.scale_columns = 1, source.scale_n_stride = scales, source.scale_g_stride = 1;
     }
     if (m->global) {
@@ -333,6 +354,10 @@ void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, s
     digest_scales(r, n, digest);
     if (r->source.minima) { // indexed like the scales, which are dense in blocks
         digest_update(digest, r->source.minima, n * r->scales * expertd_dtype_size(r->format.scale));
+    }
+    const void *const supers[] = {r->source.super_scales, r->source.super_minima};
+    for (size_t i = 0; i < 2 && supers[i]; i++) {
+        digest_update(digest, supers[i], n * r->source.super_n_stride * sizeof(uint16_t));
     }
     if (r->format.global != EXPERTD_GLOBAL_NONE) {
         digest_f32(digest, r->source.global);
@@ -387,8 +412,19 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     return int4 ? (float)zero : (float)(int8_t)zero;
 }
 
+// The super scale or super minimum of a scale; 1 without them.
+static float super_value(const struct quantised_rows *r, const void *supers, size_t row, size_t g) {
+    float value = 1;
+    if (supers) {
+        size_t at = row * r->source.super_n_stride + g * r->format.scale_k / EXPERTD_SUPER_K * r->source.super_g_stride;
+        expertd_dtype_widen(EXPERTD_DTYPE_F16, (const char *)supers + at * sizeof(uint16_t), 1, &value);
+    }
+    return value;
+}
+
 static float full_scale(const struct quantised_rows *r, size_t row, size_t g) {
-    float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
+    float scale =
+        scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g)) * super_value(r, r->source.super_scales, row, g);
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
@@ -396,8 +432,11 @@ static float full_scale(const struct quantised_rows *r, size_t row, size_t g) {
 }
 
 static float minimum_value(const struct quantised_rows *r, size_t row, size_t g) {
-    const size_t size = expertd_dtype_size(r->format.scale);
-    return r->source.minima ? scale_value(&r->format, (const char *)r->source.minima + (row * r->scales + g) * size) : 0;
+    if (!r->source.minima) {
+        return 0;
+    }
+    const void *at = (const char *)r->source.minima + (row * r->scales + g) * expertd_dtype_size(r->format.scale);
+    return scale_value(&r->format, at) * super_value(r, r->source.super_minima, row, g);
 }
 
 // The k [begin, begin + count) of a row, which have one scale.
