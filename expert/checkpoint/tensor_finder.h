@@ -19,7 +19,7 @@ enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256, TENSOR_SIZES_TEXT_MAX
 
 struct tensor_finder {
     const struct checkpoint *checkpoint;
-    bool *taken;    // [checkpoint_count]
+    bool *taken; // [checkpoint_count]
     // "num_experts 8, hidden_size 64": config.json's keys that give the shapes, for messages; the caller sets it for a layer
     char sizes[TENSOR_SIZES_TEXT_MAX];
     uint64_t bytes; // of the tensors taken since the caller last set it to 0
@@ -39,6 +39,7 @@ FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) __attr
 bool tensor_exists(const struct tensor_finder *finder, const char *name);
 // Finds a tensor of any dtype and shape, and does not take it. NULL: there is none.
 const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name);
+bool tensor_is_taken(const struct tensor_finder *finder, const struct safetensors_entry *entry);
 // Marks a tensor returned by tensor_look as taken.
 void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry);
 
