@@ -94,10 +94,12 @@ static void decode_q2_k(const uint8_t *block, const struct ggml_parts *out) {
         out->scales[g] = scales[g] & 15;
         out->minima[g] = scales[g] >> 4;
     }
-    for (size_t k = 0; k < K_BLOCK; k += 2) { // bits 2i of 32 bytes are the i-th run of 32 elements
-        const uint8_t *at = codes + k / 128 * 32 + k % 32;
-        unsigned shift = (unsigned)(k % 128 / 32 * 2);
-        out->codes[k / 2] = (uint8_t)((at[0] >> shift & 3) | (at[1] >> shift & 3) << 4);
+    for (size_t run = 0; run < K_BLOCK / BLOCK; run++) { // bits 2i of 32 bytes are the i-th run of 32 elements
+        const uint8_t *at = codes + run / 4 * BLOCK;
+        const unsigned shift = (unsigned)(run % 4 * 2);
+        for (size_t i = 0; i < HALF; i++) {
+            out->codes[run * HALF + i] = (uint8_t)((at[2 * i] >> shift & 3) | (at[2 * i + 1] >> shift & 3) << 4);
+        }
     }
 }
 
@@ -107,10 +109,15 @@ static int q3_scale(const uint8_t *scales, size_t g) {
     return (low | high << 4) - 32;
 }
 
-// The code plus 8: ggml subtracts 4 where the bit is clear.
-static unsigned q3_code(const uint8_t *high, const uint8_t *low, size_t k) {
-    unsigned bits = low[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2) & 3u;
-    return bits + (high[k % 32] >> (k / 32) & 1 ? 8 : 4);
+// The codes plus 8 of a run of 32 elements: two bits of `low` at low_shift; ggml subtracts 4 where the bit of `high` is clear.
+static void q3_run(const uint8_t *low, unsigned low_shift, const uint8_t *high, unsigned high_shift, uint8_t *to) {
+    uint8_t codes[BLOCK];
+    for (size_t i = 0; i < BLOCK; i++) {
+        codes[i] = (uint8_t)((low[i] >> low_shift & 3u) + 4 + (high[i] >> high_shift & 1u) * 4);
+    }
+    for (size_t i = 0; i < HALF; i++) {
+        to[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
 }
 
 static void decode_q3_k(const uint8_t *block, const struct ggml_parts *out) {
@@ -119,8 +126,8 @@ static void decode_q3_k(const uint8_t *block, const struct ggml_parts *out) {
     for (size_t g = 0; g < K_BLOCK / 16; g++) {
         out->scales[g] = (uint8_t)q3_scale(scales, g);
     }
-    for (size_t k = 0; k < K_BLOCK; k += 2) {
-        out->codes[k / 2] = (uint8_t)(q3_code(high, low, k) | q3_code(high, low, k + 1) << 4);
+    for (unsigned run = 0; run < K_BLOCK / BLOCK; run++) {
+        q3_run(low + run / 4 * BLOCK, run % 4 * 2, high, run, out->codes + run * HALF);
     }
 }
 
@@ -157,9 +164,11 @@ static void decode_q4_k(const uint8_t *block, const struct ggml_parts *out) {
 static void decode_q5_k(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *high = block + 16, *low = block + 48;
     k_scales(block, out);
-    for (size_t k = 0; k < K_BLOCK; k++) { // bit i of 32 bytes is the fifth bit of the i-th run of 32 elements
-        unsigned bits = low[k / PAIR * BLOCK + k % BLOCK] >> (k % PAIR / BLOCK * 4) & 15u;
-        out->codes[k] = (uint8_t)(bits | (high[k % BLOCK] >> (k / BLOCK) & 1u) << 4);
+    for (unsigned run = 0; run < K_BLOCK / BLOCK; run++) { // bit i of 32 bytes is the fifth bit of the i-th run of 32 elements
+        const uint8_t *at = low + run / 2 * BLOCK;
+        for (size_t i = 0; i < BLOCK; i++) {
+            out->codes[run * BLOCK + i] = (uint8_t)((at[i] >> (run % 2 * 4) & 15u) | (high[i] >> run & 1u) << 4);
+        }
     }
 }
 
@@ -168,11 +177,12 @@ static void decode_q6_k(const uint8_t *block, const struct ggml_parts *out) {
     const uint8_t *low = block, *high = block + 128, *scales = block + 192;
     copy_f16(out->super_scales, block + 208);
     memcpy(out->scales, scales, K_BLOCK / 16);
-    for (size_t k = 0; k < K_BLOCK; k++) {
-        size_t half = k / 128, run = k % 128 / 32;
-        unsigned bits = low[half * 64 + k % 64] >> (run / 2 * 4) & 15u;
-        bits |= (high[half * 32 + k % 32] >> (run * 2) & 3u) << 4;
-        out->codes[k] = (uint8_t)(bits - 32);
+    for (unsigned run = 0; run < K_BLOCK / BLOCK; run++) {
+        const uint8_t *at = low + run / 4 * PAIR + run % 2 * BLOCK, *two = high + run / 4 * BLOCK;
+        const unsigned shift = run % 4 / 2 * 4, two_shift = run % 4 * 2;
+        for (size_t i = 0; i < BLOCK; i++) {
+            out->codes[run * BLOCK + i] = (uint8_t)(((at[i] >> shift & 15u) | (two[i] >> two_shift & 3u) << 4) - 32);
+        }
     }
 }
 
