@@ -55,10 +55,9 @@ static const struct row ROWS[] = {
     {FOLDER_OTHER_FORMAT, NULL, "model_index.json", "it is a diffusers pipeline, not a language model",
      "name a language model's folder"},
     {FOLDER_OTHER_FORMAT, NULL, "*.safetensors.part*", UNFINISHED},
-    {FOLDER_OTHER_FORMAT, NULL, "model.safetensors", "the weights are here and config.json is not", "download config.json too"},
-    {FOLDER_OTHER_FORMAT, NULL, "model.safetensors.index.json", "the index is here and config.json is not",
-     "download config.json too"},
-    {FOLDER_OTHER_FORMAT, NULL, "*.safetensors", "its index is missing",
+    {FOLDER_PARTS, NULL, "model.safetensors", "the weights are here and config.json is not", "download config.json too"},
+    {FOLDER_PARTS, NULL, "model.safetensors.index.json", "the index is here and config.json is not", "download config.json too"},
+    {FOLDER_PARTS, NULL, "*.safetensors", "its index is missing",
      "download it, or name the file model.safetensors if it is the complete model"},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model.bin.index.json", PICKLED},
@@ -80,7 +79,7 @@ static const struct row ROWS[] = {
     {FOLDER_OTHER_FORMAT, NULL, "*.tar.*", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.tgz", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.zip", ARCHIVE},
-    {FOLDER_OTHER_FORMAT, NULL, "tokenizer*", "it holds a tokenizer, but no model", "download the complete model"},
+    {FOLDER_PARTS, NULL, "tokenizer*", "it holds a tokenizer, but no model", "download the complete model"},
 };
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
@@ -221,8 +220,8 @@ static err_t is_repository(const char *path, const char *snapshots) {
         path, snapshots);
 }
 
-// The error for a folder that is above checkpoints; OK: it is not.
-static FALLIBLE check_above(const char *path) {
+// The error for a folder of a Hugging Face cache; OK: it is none.
+static FALLIBLE check_cache(const char *path) {
     char text[FOLDER_LIST_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
     if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && is_folder(snapshots)) {
         folder_list(snapshots, "*", ".", text);
@@ -233,6 +232,12 @@ static FALLIBLE check_above(const char *path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s is a Hugging Face cache, not a checkpoint: use --hf-cache %s --model %s (it has %s)", path,
              path, named ? name : "ORG/NAME", text);
     }
+    return OK;
+}
+
+// The error for a folder that is above checkpoints; OK: it is not.
+static FALLIBLE check_above(const char *path) {
+    char text[FOLDER_LIST_MAX];
     if (folder_list(path, "hub", ".", text) > 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s has no config.json, but a folder hub, as $HF_HOME has: use --hf-cache %s/hub --model ORG/NAME", path, path);
@@ -300,8 +305,11 @@ static const char *elsewhere(const char *path, const char *file, char text[FOLDE
 err_t folder_kind_no_config(const char *path) {
     struct folder_finding found;
     char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
-    TRY(check_above(path));
+    TRY(check_cache(path));
     folder_kind_find(path, &found);
+    if (!found.what || found.kind == FOLDER_PARTS) {
+        TRY(check_above(path));
+    }
     folder_download_command(path, command);
     elsewhere(path, "config.json", others);
     if (found.what) {
@@ -339,7 +347,7 @@ err_t folder_kind_not_a_folder(const char *path) {
     if (slash) {
         slash[slash == folder] = '\0';
     }
-    bool other = found.what && found.kind != FOLDER_OTHER_FORMAT;
+    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD || found.kind == FOLDER_GGUF);
     err_t e = other ? err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend)
                     : err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                                  "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,

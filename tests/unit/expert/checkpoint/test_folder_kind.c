@@ -81,8 +81,8 @@ static const struct kind_case CASES[] = {
     {"tf_model.h5", "weights of this framework are not supported", FOLDER_OTHER_FORMAT},
     {"train-00000-of-00001.parquet", "it is a data set", FOLDER_OTHER_FORMAT},
     {"model.tar.gz", "archives are not read", FOLDER_OTHER_FORMAT},
-    {"tokenizer.json", "it holds a tokenizer, but no model", FOLDER_OTHER_FORMAT},
-    {"output.safetensors", "its index is missing", FOLDER_OTHER_FORMAT},
+    {"tokenizer.json", "it holds a tokenizer, but no model", FOLDER_PARTS},
+    {"output.safetensors", "its index is missing", FOLDER_PARTS},
 };
 
 static void the_kind_is_told_with_and_without_a_config(void **state) {
@@ -158,6 +158,10 @@ static void a_folder_above_checkpoints_names_them(void **state) {
     touch("c/config.json");
     touch("d/config.json");
     refuse(folder, "its subfolders have: a, b, c, ...: name one of them");
+    touch("tokenizer.json");
+    refuse(folder, "its subfolders have: a, b, c, ...: name one of them");
+    touch("model_index.json");
+    refuse(folder, "it is a diffusers pipeline"); // its parts have a config.json each
 }
 
 static void folders_of_a_hub_cache_say_how_to_name_the_model(void **state) {
