@@ -203,8 +203,10 @@ bool folder_repository_name(const char *folder, char out[NAME_MAX + 1]) {
 static err_t is_repository(const char *path, const char *snapshots) {
     char real[PATH_MAX], name[NAME_MAX + 1];
     const char *folder = realpath(path, real) ? real : path;
-    if (strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a data set in a Hugging Face cache: name a model", path);
+    bool set = strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0;
+    if (set || strncmp(base_name(folder), "spaces--", strlen("spaces--")) == 0) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a %s in a Hugging Face cache: name a model", path,
+                          set ? "data set" : "space (an application)");
     }
     if (folder_repository_name(base_name(folder), name)) {
         return err_record(
@@ -235,6 +237,67 @@ static FALLIBLE check_cache(const char *path) {
     return OK;
 }
 
+enum { FOLDERS_VISITED_MAX = 256 };
+
+// What is found in the folders below one, two levels deep: a checkpoint, else the first recognised folder.
+struct below {
+    unsigned visited;
+    char checkpoint[PATH_MAX]; // "": none
+    char other[PATH_MAX];      // "": none
+    struct folder_finding finding;
+};
+
+static void each_subfolder(const char *path, void (*visit)(const char *path, struct below *below), struct below *below) {
+    struct dirent **entries = NULL;
+    int all = scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        char inner[PATH_MAX];
+        int length = snprintf(inner, sizeof inner, "%s/%s", path, entries[i]->d_name);
+        bool visited = below->visited < FOLDERS_VISITED_MAX && entries[i]->d_name[0] != '.' && length < (int)sizeof inner;
+        if (visited && is_folder(inner)) {
+            below->visited++;
+            visit(inner, below);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+static void look_into(const char *path, struct below *below) {
+    char config[PATH_MAX];
+    struct folder_finding finding;
+    if (snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0 &&
+        !below->checkpoint[0]) {
+        snprintf(below->checkpoint, sizeof below->checkpoint, "%s", path);
+    }
+    if (!below->other[0]) {
+        folder_kind_find(path, &finding);
+        if (finding.what && finding.kind != FOLDER_PARTS) {
+            snprintf(below->other, sizeof below->other, "%s", path);
+            below->finding = finding;
+        }
+    }
+}
+
+static void look_below(const char *path, struct below *below) {
+    look_into(path, below);
+    each_subfolder(path, look_into, below);
+}
+
+// The error for a folder that has something recognised further below; OK: nothing.
+static FALLIBLE check_below(const char *path) {
+    struct below below = {0};
+    each_subfolder(path, look_below, &below);
+    if (below.checkpoint[0]) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but a folder below has: name %s", path, below.checkpoint);
+    }
+    if (below.other[0]) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json; %s has %s: %s: %s", path, below.other, below.finding.name,
+             below.finding.what, below.finding.mend);
+    }
+    return OK;
+}
+
 // The error for a folder that is above checkpoints; OK: it is not.
 static FALLIBLE check_above(const char *path) {
     char text[FOLDER_LIST_MAX];
@@ -247,7 +310,7 @@ static FALLIBLE check_above(const char *path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but its subfolder%s: %s: name %s", path, found > 1 ? "s have" : " has",
              text, found > 1 ? "one of them" : "that folder");
     }
-    return OK;
+    return check_below(path);
 }
 
 static bool is_empty(const char *path) {

@@ -164,6 +164,17 @@ static void a_folder_above_checkpoints_names_them(void **state) {
     refuse(folder, "it is a diffusers pipeline"); // its parts have a config.json each
 }
 
+static void what_lies_further_below_is_named(void **state) {
+    (void)state;
+    char wanted[256];
+    touch("org/repo/model.gguf");
+    snprintf(wanted, sizeof wanted, "has no config.json; %s/org/repo has model.gguf: GGUF", folder);
+    refuse(folder, wanted);
+    touch("org/tiny/config.json");
+    snprintf(wanted, sizeof wanted, "has no config.json, but a folder below has: name %s/org/tiny", folder);
+    refuse(folder, wanted);
+}
+
 static void folders_of_a_hub_cache_say_how_to_name_the_model(void **state) {
     (void)state;
     char wanted[256];
@@ -194,10 +205,15 @@ static void an_unfinished_download_in_the_cache_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(the_kind_is_told_with_and_without_a_config),          TEST(a_model_beside_other_files_is_opened),
-        TEST(weights_without_a_config_say_what_is_missing),        TEST(a_file_in_the_place_of_a_folder_names_the_folder),
-        TEST(a_path_that_does_not_exist_names_the_nearest_folder), TEST(a_folder_above_checkpoints_names_them),
-        TEST(folders_of_a_hub_cache_say_how_to_name_the_model),    TEST(an_unfinished_download_in_the_cache_is_named),
+        TEST(the_kind_is_told_with_and_without_a_config),
+        TEST(a_model_beside_other_files_is_opened),
+        TEST(weights_without_a_config_say_what_is_missing),
+        TEST(a_file_in_the_place_of_a_folder_names_the_folder),
+        TEST(a_path_that_does_not_exist_names_the_nearest_folder),
+        TEST(a_folder_above_checkpoints_names_them),
+        TEST(what_lies_further_below_is_named),
+        TEST(folders_of_a_hub_cache_say_how_to_name_the_model),
+        TEST(an_unfinished_download_in_the_cache_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
