@@ -20,8 +20,8 @@ struct row {
     "it is a LoRA adapter, not a model", "merge it into its base model first (in peft: merge_and_unload), and serve the result"
 #define UNFINISHED "a download is under way or was interrupted", "finish it first (`hf download` resumes it)"
 #define GGUF "GGUF is not supported here", "use the model's original checkpoint"
-#define VENDOR                                                                                                                     \
-    "it has the vendor's own form",                                                                                                \
+#define VENDOR(name)                                                                                                               \
+    "it is in the own form of " name,                                                                                              \
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
 #define PICKLED "pickled PyTorch weights are not supported", "convert them to safetensors"
 #define ENGINE "it is an engine that was built for one kind of GPU", "use the checkpoint that it was built from"
@@ -44,11 +44,11 @@ static const struct row ROWS[] = {
     {FOLDER_DOWNLOAD, ".cache/huggingface/download", "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, "../../blobs", "*.incomplete", UNFINISHED}, // of a snapshot in a cache
     {FOLDER_GGUF, NULL, "*.gguf", GGUF},
-    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "params.json", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "model*-mp*.safetensors", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "ckpt-[0-9]*", VENDOR},
+    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR("Mistral")},
+    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR("Meta or Mistral")},
+    {FOLDER_OTHER_FORMAT, NULL, "params.json", VENDOR("Mistral or Meta")},
+    {FOLDER_OTHER_FORMAT, NULL, "model*-mp*.safetensors", VENDOR("DeepSeek's inference code")},
+    {FOLDER_OTHER_FORMAT, NULL, "ckpt-[0-9]*", VENDOR("xAI")},
     {FOLDER_OTHER_FORMAT, NULL, "rank[0-9]*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.plan", ENGINE},
