@@ -73,6 +73,20 @@ static uint64_t groups_of_shape(const struct take *t) {
     return shape.rank == 2 ? shape.dims[(t->format->scale_layouts & SCALES_N_MAJOR) == 0] : 0;
 }
 
+// Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
+static bool are_equal_groups(const struct take *t, uint64_t groups) {
+    uint64_t k = t->module->k, equal = groups ? k / groups : 0;
+    if (groups == 0 || k % groups != 0) {
+        return false;
+    }
+    for (uint64_t usual = 16; (t->format->scale_layouts & SCALES_SHORT) && usual < k; usual *= 2) {
+        if (usual != equal && take_ceiling(k, usual) == groups && (equal & (equal - 1)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
 static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
@@ -86,7 +100,7 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
         return spans_blocks(t, setting->block_n, setting->block_k, out);
     }
     return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
-           (groups > 0 && k % groups == 0 && spans_groups(t, k / groups, out));
+           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out));
 }
 
 static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
