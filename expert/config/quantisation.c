@@ -143,6 +143,7 @@ static FALLIBLE read_gptq(struct quantisation *q) {
     bool found;
     TRY(refuse_other_forms(q));
     TRY(expect_text(q, "pack_dtype", "int32"));
+    TRY(expect_text(q, "is_marlin_format", "false"));
     return config_bool(q->config, keys, &q->static_groups, &found);
 }
 
@@ -308,24 +309,23 @@ static void add_candidate(const struct quantisation *q, const struct quantisatio
 
 FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module, struct quantisation_candidates *out) {
     const struct quantisation_override *chosen = NULL; // not of a group
-    bool groups = false, in_group = false;
+    struct quantisation_matches matches;
+    bool in_group = false;
     *out = (struct quantisation_candidates){0};
-    for (size_t i = 0; i < q->overrides.count; i++) {
-        const struct quantisation_override *override = &q->overrides.at[i];
-        bool matches;
-        TRY(quantisation_override_matches(override, module, &matches));
-        groups |= override->of_group;
-        in_group |= override->of_group && matches;
-        if (matches && override->of_group) {
+    TRY(quantisation_matching_overrides(&q->overrides, module, &matches));
+    for (size_t i = 0; i < matches.count; i++) {
+        const struct quantisation_override *override = &q->overrides.at[matches.at[i]];
+        in_group |= override->of_group;
+        if (override->of_group) {
             add_candidate(q, override, out);
-        } else if (matches && (!chosen || (override->exact && !chosen->exact))) {
+        } else if (!chosen || (override->exact && !chosen->exact)) {
             chosen = override;
         }
     }
     if (chosen && !chosen->excludes) {
         add_candidate(q, chosen, out);
     }
-    out->in_no_group = groups && !in_group;
+    out->in_no_group = q->overrides.count > 0 && q->overrides.at[0].of_group && !in_group; // groups are read first
     if (out->count == 0) {
         out->at[out->count++] = q->base;
     }
@@ -333,12 +333,12 @@ FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module
 }
 
 FALLIBLE quantisation_leaves_out(const struct quantisation *q, const char *module, bool *is, const char **entry) {
+    struct quantisation_matches matches;
     *is = false;
-    for (size_t i = 0; i < q->overrides.count && !*is; i++) {
-        if (q->overrides.at[i].excludes) {
-            TRY(quantisation_override_matches(&q->overrides.at[i], module, is));
-            *entry = q->overrides.at[i].path;
-        }
+    TRY(quantisation_matching_overrides(&q->overrides, module, &matches));
+    for (size_t i = 0; i < matches.count && !*is; i++) {
+        *is = q->overrides.at[matches.at[i]].excludes;
+        *entry = q->overrides.at[matches.at[i]].path;
     }
     for (size_t i = 0; i < q->ignored_count && !*is; i++) {
         TRY(name_pattern_matches(&q->ignored[i], module, is));

@@ -113,6 +113,20 @@ static uint64_t groups_of_shape(const struct take *t) {
     return shape.rank == 2 ? shape.dims[!n_major] : 0;
 }
 
+// Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
+static bool are_equal_groups(const struct take *t, uint64_t groups) {
+    uint64_t k = t->module->k, equal = groups ? k / groups : 0;
+    if (groups == 0 || k % groups != 0) {
+        return false;
+    }
+    for (uint64_t usual = 16; (t->format->scale_layouts & SCALES_SHORT) && usual < k; usual *= 2) {
+        if (usual != equal && take_ceiling(k, usual) == groups && (equal & (equal - 1)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
 static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
@@ -126,7 +140,7 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
         return spans_blocks(t, setting->block_n, setting->block_k, out);
     }
     return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
-           (groups > 0 && k % groups == 0 && spans_groups(t, k / groups, out));
+           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out));
 }
 
 static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
@@ -173,10 +187,20 @@ static void note_no_group(const struct take *t) {
                          t->config->section, t->module->name);
 }
 
-// One scale for a whole matrix has one meaning, whatever config.json says about the modules with groups or blocks.
-static bool is_one_scale(const struct take *t, struct scale_span *out) {
+// One scale for the whole tensor has one meaning, and so has one for each row of FP8: the group size of config.json is then about
+// the modules of another format. ModelOpt writes such files.
+static bool spans_more(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
-    return t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype) && spans_all(t, out);
+    bool one = t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
+    if (!(one || (fp8 && !setting->block_n)) || !spans_all(t, out)) {
+        return false;
+    }
+    char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
+                         "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
+                         expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
+                         one ? "a whole matrix" : "a row", setting->span_key);
+    return true;
 }
 
 // Takes the first of config.json's settings for this module that fits its tensors.
@@ -190,7 +214,7 @@ static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || is_one_scale(t, out))) {
+        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || spans_more(t, &t->setting, out))) {
             return OK;
         }
     }
