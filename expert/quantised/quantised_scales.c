@@ -4,7 +4,7 @@
 #include "expert/quantised/quantised_take.h"
 #include "expertd/kernels/weights.h"
 
-enum { DEFAULT_BLOCK = 128 };
+enum { DEFAULT_BLOCK = 128, MX_GROUP = 32 }; // the group of all MX formats
 
 // The n and k that share a scale, and the strides of the scales.
 struct scale_span {
@@ -130,6 +130,11 @@ static bool are_equal_groups(const struct take *t, uint64_t groups) {
     return true;
 }
 
+static enum expertd_dtype scale_dtype(const struct take *t) {
+    enum expertd_dtype dtype = t->scales->view.dtype;
+    return dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;
+}
+
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
 static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
@@ -143,7 +148,8 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
         return spans_blocks(t, setting->block_n, setting->block_k, out);
     }
     return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
-           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out));
+           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out)) ||
+           (scale_dtype(t) == EXPERTD_DTYPE_F8_E8M0 && spans_groups(t, MX_GROUP, out));
 }
 
 static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
@@ -242,8 +248,7 @@ FALLIBLE take_scales(struct take *t) {
     TRY(choose_span(t, &span));
     TRY(check_restart(t, &span));
     struct quantised_matrix *out = t->out;
-    enum expertd_dtype dtype = t->scales->view.dtype;
-    out->format.scale = dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;
+    out->format.scale = scale_dtype(t);
     out->format.scale_k = span.k;
     out->format.scale_of_panel = span.columns % EXPERTD_KERNEL_PANEL == 0 || span.columns >= t->module->n;
     out->scales = t->scales->view.data;
