@@ -121,8 +121,8 @@ static FALLIBLE check_family(const struct take *t) {
                  take_file(t, t->codes), t->codes->name,
                  expertd_tensor_shape_text(t->codes->view.shape, t->codes->view.rank, found), (unsigned long long)t->module->n,
                  (unsigned long long)t->module->k, t->format->name, t->config->section,
-                 t->config->packing[0] ? "packing_format" : "quant_method",
-                 t->config->packing[0] ? t->config->packing : t->config->method, other->name);
+                 t->config->packing_key ? t->config->packing_key : "quant_method",
+                 t->config->packing_key ? t->config->packing : t->config->method, other->name);
         }
     }
     return OK;

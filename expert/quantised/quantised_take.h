@@ -42,6 +42,7 @@ void take_range(struct take *t, const struct safetensors_entry *entry);
 // EXPERTD_ERR_CHECKPOINT: the tensors contradict each other or config.json.
 FALLIBLE take_recognise(struct take *t); // sets format, codes, scales, bits and transposed
 FALLIBLE take_codes(struct take *t);
+FALLIBLE take_quark(struct take *t);  // after the codes, where they have AWQ's order: by config.json
 FALLIBLE take_scales(struct take *t); // after the codes
 FALLIBLE take_zeros(struct take *t);  // after the scales, like the rest
 FALLIBLE take_global(struct take *t);
