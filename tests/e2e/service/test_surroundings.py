@@ -65,6 +65,8 @@ SERVED_MOUNTED = {
 REFUSED = {
     "stack": ("ulimit -s 128;", "stack is limited to 128 KiB"),
     "descriptors": ("ulimit -n 8;", "can open"),
+    "address space": ("ulimit -v 95000;", "raise the limits on its address space"),
+    "data": ("ulimit -d 50000;", "raise the limits on its address space"),
 }
 PROGRAMS = {"expertd": ("--version",), "expertctl": ("models",), "expertd-bench": ("--help",), "expertd-verify": ("--help",)}
 
@@ -86,11 +88,12 @@ def serve_and_stop(prefix):
         daemon.stop()
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", [name for name in SERVED if not SANITIZER or name != "no environment"])  # it has the suppressions
 def test_a_daemon_serves_in_any_surroundings(name):
     serve_and_stop(SERVED[name])
 
 
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers read /proc")
 @pytest.mark.parametrize("name", SERVED_MOUNTED)
 def test_a_daemon_serves_without_usual_folders(name):
     if not may_mount():
