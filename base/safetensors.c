@@ -15,7 +15,8 @@ enum { LENGTH_BYTES = 8 }; // the little-endian u64 before the header
 
 static const char METADATA[] = "__metadata__";
 
-// Types of the format that have no enum expertd_dtype. Their sizes are checked; their values are not used.
+// Types of the format that have no enum expertd_dtype. Their sizes are checked; their values are not used, except that F4, two
+// codes a byte, is given as U8 with half of the last dimension.
 struct foreign_dtype {
     const char *name;
     uint64_t bits;
@@ -196,10 +197,14 @@ static FALLIBLE check_entry(const struct parser *p, const struct entry_text *tex
     }
     view->data = p->data + text->begin;
     view->bytes = all_bits / 8;
+    if (bits == 4 && view->rank > 0 && view->shape[view->rank - 1] % 2 == 0) {
+        view->dtype = EXPERTD_DTYPE_U8;
+        view->shape[view->rank - 1] /= 2;
+    }
     return OK;
 }
 
-static FALLIBLE check_name(const char *name, size_t length) {
+FALLIBLE safetensors_check_name(const char *name, size_t length) {
     if (length == 0 || length > SAFETENSORS_NAME_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name has %zu bytes: 1 to %d are allowed", length, SAFETENSORS_NAME_BYTES_MAX);
     }
@@ -232,7 +237,7 @@ static FALLIBLE parse_entry(struct parser *p) {
     if (strcmp(name, METADATA) == 0) {
         return parse_metadata(p);
     }
-    TRY(check_name(name, length));
+    TRY(safetensors_check_name(name, length));
     if (file->count == SAFETENSORS_TENSORS_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "more than %d tensors in one file", SAFETENSORS_TENSORS_MAX);
     }
@@ -338,16 +343,12 @@ static uint64_t header_length(const unsigned char *bytes) {
     return length;
 }
 
-static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
-
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
     if (size < LENGTH_BYTES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the file has %" PRIu64 " bytes, too few for a safetensors file%s", size,
              size ? "" : ": it is empty (an unfinished download?); download it again");
     }
-    if (size >= sizeof LFS_POINTER - 1 && !memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
-    }
+    TRY(regular_file_check_pointer(bytes, size));
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -437,6 +438,19 @@ void safetensors_close(struct safetensors *file) {
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name) {
     struct safetensors_entry key = {.name = name};
     return file->count ? bsearch(&key, file->entries, file->count, sizeof key, compare_name) : NULL;
+}
+
+size_t safetensors_lower_bound(const struct safetensors *file, const char *name) {
+    size_t low = 0, high = file->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(file->entries[middle].name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
 }
 
 const char *safetensors_metadata(const struct safetensors *file, const char *key) {

@@ -40,6 +40,12 @@ FALLIBLE safetensors_open(const char *path, struct safetensors *out);
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out);
 void safetensors_close(struct safetensors *file); // legal on a zeroed struct
 
+// EXPERTD_ERR_CHECKPOINT: the name of a tensor is empty, longer than SAFETENSORS_NAME_BYTES_MAX, or has control characters.
+FALLIBLE safetensors_check_name(const char *name, size_t length);
+
+// The index of the first entry whose name is >= `name`; count: none.
+size_t safetensors_lower_bound(const struct safetensors *file, const char *name);
+
 // Return NULL if there is no such tensor or key.
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key);

@@ -187,6 +187,7 @@ static FALLIBLE check_fits(const struct mover *mover, const struct mover_placeme
 static FALLIBLE check_host_memory(struct move *move) {
     const struct mover_options *options = &move->mover->options;
     uint64_t block = (expert_shapes_bytes_max(&move->layer->shapes) + PAGE - 1) / PAGE * PAGE;
+    INVARIANT(block > 0);
     uint64_t copies = options->move_bytes_max / block;
     uint32_t before = current(move)->placement->copies, after = move->target->copies;
     uint64_t growth = after > before ? (after - before) * block : 0;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/config/hub_cache.h"
 #include "daemon/config/options_address.h"
 #include "daemon/config/options_sources.h"
 #include "daemon/config/options_table.h"
@@ -128,30 +129,20 @@ static FALLIBLE default_admin(struct options *out) {
     return OK;
 }
 
-struct cache_source {
-    const char *variable, *subfolder;
-};
-
-// Looks for the cache folder in the same order as the Hugging Face tools.
 static FALLIBLE default_cache(char *const *environment, struct options *out) {
-    static const struct cache_source SOURCES[] = {
-        {"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"XDG_CACHE_HOME", "/huggingface/hub"}, {"HOME", "/.cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof SOURCES / sizeof SOURCES[0]; i++) {
-        const char *folder = options_variable(environment, SOURCES[i].variable);
-        char path[OPTIONS_VALUE_MAX], origin[OPTIONS_NAME_MAX];
-        if (!folder || snprintf(path, sizeof path, "%s%s", folder, SOURCES[i].subfolder) >= (int)sizeof path) {
-            continue;
-        }
-        TRY_IN(set_value(OPTION_HF_CACHE, path, out), "%s", SOURCES[i].variable);
-        snprintf(origin, sizeof origin, "environment %s", SOURCES[i].variable);
-        char *copy = strdup(origin);
-        if (!copy) {
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for the origin of a value");
-        }
-        free(out->origins[OPTION_HF_CACHE]);
-        out->origins[OPTION_HF_CACHE] = copy;
+    char path[OPTIONS_VALUE_MAX], origin[OPTIONS_NAME_MAX];
+    const char *variable;
+    if (!hub_cache_find(environment, path, sizeof path, &variable)) {
         return OK;
     }
+    TRY_IN(set_value(OPTION_HF_CACHE, path, out), "%s", variable);
+    snprintf(origin, sizeof origin, "environment %s", variable);
+    char *copy = strdup(origin);
+    if (!copy) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the origin of a value");
+    }
+    free(out->origins[OPTION_HF_CACHE]);
+    out->origins[OPTION_HF_CACHE] = copy;
     return OK;
 }
 

@@ -33,7 +33,7 @@ struct options {
     char *kernels;                 // auto, or the name of a backend of kernels/
     char *tuning;                  // heuristic, cached or tune
     char *tuning_cache;            // file of tuned schedules, for cached and tune
-    char *hf_cache;                // default: from HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME
+    char *hf_cache;                // default: by the variables of hub_cache.c
     uint64_t max_message_bytes;    // 64 MiB
     uint32_t max_batch_tokens;     // 4096
     uint32_t max_piece_tokens;     // 512; tokens of one request in one batch; at most max_batch_tokens

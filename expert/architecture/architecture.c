@@ -24,6 +24,9 @@ static const char *const NORM_P_KEYS[] = {"ffn_config.moe_normalize_expert_weigh
 static const char *const ALPHA_KEYS[] = {"swiglu_alpha", NULL};
 static const char *const JITTER_KEYS[] = {"router_jitter_noise", NULL};
 
+// The settings that a message about the router names.
+static const char *const *const ROUTING_SETTINGS[] = {EXPERT_KEYS, TOP_K_KEYS, GROUP_KEYS, TOP_GROUP_KEYS, NULL};
+
 enum {
     WIDTH_MAX = 1 << 20,   // of hidden rows and experts: far above all models, far below an overflow
     MODEL_TYPES_MAX = 256, // names in the table of served models
@@ -100,6 +103,24 @@ static err_t unknown(const struct config *config, const char *const names[2]) {
                       nearest ? nearest : "", nearest ? "; " : "");
 }
 
+// transformers goes by model_type, other programs by the class: where both are known, they must mean one model.
+static FALLIBLE check_type(const struct config *config, const struct architecture *row, const char *class) {
+    static const char *const TYPES[] = {"model_type", NULL};
+    const struct config *const CONFIGS[] = {config_text(config), config};
+    for (size_t i = 0; i < 2 && class && find_by_name(class, true) == row; i++) {
+        const char *type;
+        bool found;
+        TRY(config_string(CONFIGS[i], TYPES, &type, &found));
+        bool same = !found || is_among(row->model_types, type) || (row->shared_type && strcmp(row->shared_type, type) == 0);
+        if (!same && find_by_name(type, false)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: model_type is %s, but architectures[0] is %s, which is %s: the two are different models",
+                 config_path(CONFIGS[i]), type, class, row->model_types[0]);
+        }
+    }
+    return OK;
+}
+
 FALLIBLE architecture_find(const struct config *config, const struct architecture **out) {
     const char *names[2] = {NULL, NULL}; // the first of architectures, model_type
     const struct architecture *row;
@@ -110,6 +131,7 @@ FALLIBLE architecture_find(const struct config *config, const struct architectur
     if (row->refusal) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not served: %s", config_path(config), row->model_types[0], row->refusal);
     }
+    TRY(check_type(config, row, names[0]));
     *out = row;
     return OK;
 }
@@ -145,7 +167,7 @@ static FALLIBLE expect(const struct config *config, const char *key, const char 
         }
         expected += length + (expected[length] == '|');
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported: expected %s", config_path(config), key, value, values);
+    return config_refuse(config, (const char *const[]){key, NULL}, 0, ", which is not supported: expected %s", values);
 }
 
 static FALLIBLE expect_each(const struct config *config, const char *const *keys, const char *values) {
@@ -186,8 +208,8 @@ static FALLIBLE resolve_choice(const struct config *config, const struct choice 
             return OK;
         }
     }
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not supported: expected %s or %s", config_path(config), choice->key,
-         text, choice->values[0].text, choice->values[1].text);
+    return config_refuse(config, keys, 0, ", which is not supported: expected %s or %s", choice->values[0].text,
+                         choice->values[1].text);
 }
 
 static const char *name_of_score(int score) {
@@ -228,31 +250,21 @@ static FALLIBLE check_expectations(const struct architecture *row, const struct 
 
 // ---- parameters ----
 
-static err_t missing(const struct config *config, const char *key) {
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing", config_path(config), key);
-}
-
 // A required number from 1 to max, possibly in a list by layer.
 static FALLIBLE need_size(const struct config *config, const char *const *keys, uint32_t layer, uint32_t max, uint32_t *out) {
     bool found;
     TRY(config_u32_at(config, keys, layer, out, &found));
     if (!found) {
-        return missing(config, keys[0]);
+        return config_missing(config, keys, "a number");
     }
-    if (*out < 1 || *out > max) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 1 to %u", config_path(config), keys[0], *out, max);
-    }
-    return OK;
+    return *out < 1 || *out > max ? config_refuse(config, keys, layer, ": expected 1 to %u", max) : OK;
 }
 
 static FALLIBLE resolve_latent(const struct architecture *row, const struct config *config, struct layer_params *p) {
     const char *const keys[] = {row->latent_key, NULL};
     bool found;
     TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
-    if (p->latent_size > WIDTH_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: expected 0 to %d", config_path(config), keys[0], p->latent_size, WIDTH_MAX);
-    }
-    return OK;
+    return p->latent_size > WIDTH_MAX ? config_refuse(config, keys, 0, ": expected 0 to %d", WIDTH_MAX) : OK;
 }
 
 static FALLIBLE resolve_sizes(const struct architecture *row, const struct config *config, struct layer_params *p) {
@@ -266,8 +278,8 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
         bool found;
         TRY(config_u32(config, keys, &p->num_zero_experts, &found));
         if (p->num_zero_experts > EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %u experts and %s %u: a router has at most %d outputs", config_path(config),
-                 p->num_experts, row->zero_experts_key, p->num_zero_experts, EXPERTD_ROUTING_EXPERTS_MAX);
+            return config_refuse(config, keys, 0, ": expected at most %u, as a router with %u experts has at most %d outputs",
+                                 EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts, p->num_experts, EXPERTD_ROUTING_EXPERTS_MAX);
         }
     }
     p->routing.num_experts = p->num_experts + p->num_zero_experts;
@@ -279,10 +291,9 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
     *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
     TRY(config_bool(config, NORM_KEYS, norm, &found));
     if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
-        // Only an absent key means true.
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: expected true or false", config_path(config), NORM_KEYS[0]);
+        return config_refuse(config, NORM_KEYS, 0, ": expected true or false"); // only an absent key means true
     }
-    return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
+    return found || row->norm_rule != NORM_RULE_FLAG ? OK : config_missing(config, NORM_KEYS, "true or false");
 }
 
 static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routing *routing) {
@@ -290,8 +301,7 @@ static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routi
     bool found;
     TRY(config_f64(config, NORM_P_KEYS, &p, &found));
     if (p != 1 && p != 2) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported: expected 1 or 2", config_path(config), NORM_P_KEYS[0],
-             p);
+        return config_refuse(config, NORM_P_KEYS, 0, ", which is not supported: expected 1 or 2");
     }
     routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? EXPERTD_NORM_NONE : EXPERTD_NORM_P;
     routing->norm_p = (float)p;
@@ -319,8 +329,7 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
         bool found;
         TRY(config_f64(config, keys, &epsilon, &found));
         if (!(epsilon >= 0 && epsilon < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), keys[0],
-                 epsilon);
+            return config_refuse(config, keys, 0, ": expected a number from 0 to below 1");
         }
     }
     routing->norm_epsilon = (float)epsilon;
@@ -333,14 +342,16 @@ static FALLIBLE resolve_num_groups(const struct architecture *row, const struct 
     routing->num_groups = row->groups_default;
     TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
     if (!found && (row->groups == GROUPS_TOPK_METHOD || (null && row->groups_default > 1))) {
-        return missing(config, GROUP_KEYS[0]);
+        return config_missing(config, GROUP_KEYS, "the number of expert groups");
     }
     if (routing->num_groups <= 1) {
         return OK;
     }
     routing->top_groups = row->top_groups_default;
     TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &has_top));
-    return has_top || (!found && !config_is_null(config, TOP_GROUP_KEYS[0])) ? OK : missing(config, TOP_GROUP_KEYS[0]);
+    return has_top || (!found && !config_is_null(config, TOP_GROUP_KEYS[0]))
+               ? OK
+               : config_missing(config, TOP_GROUP_KEYS, "the number of groups that are kept");
 }
 
 static FALLIBLE resolve_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
@@ -370,11 +381,10 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
     }
     TRY(config_f64(config, row->scale_keys, &scale, &found));
     if (!found && row->scale_default == 0) {
-        return missing(config, row->scale_keys[0]);
+        return config_missing(config, row->scale_keys, "a positive number");
     }
     if (!(scale > 0 && scale < 1e6)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a positive number below 1e6", config_path(config), row->scale_keys[0],
-             scale);
+        return config_refuse(config, row->scale_keys, 0, ": expected a positive number below 1e6");
     }
     *(row->scale == SCALE_WEIGHTS ? &p->routing.scale : &p->routed_scale) = (float)scale;
     return OK;
@@ -389,7 +399,7 @@ static FALLIBLE resolve_softcap(const struct architecture *row, const struct con
     }
     TRY(config_f64(config, keys, &cap, &found));
     if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected 0 (no cap) or 1e-6 to 1e6", config_path(config), keys[0], cap);
+        return config_refuse(config, keys, 0, ": expected 0 (no cap) or 1e-6 to 1e6");
     }
     routing->softcap = (float)cap;
     return OK;
@@ -402,7 +412,7 @@ static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
     bool found;
     TRY(config_f64(config, KEYS, &epsilon, &found));
     if (!((float)epsilon > 0 && epsilon < 1)) { // must not round to 0 in fp32: a row of zeros is divided by its square root
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number between 0 and 1", config_path(config), KEYS[0], epsilon);
+        return config_refuse(config, KEYS, 0, ": expected a number between 0 and 1");
     }
     *out = (float)epsilon;
     return OK;
@@ -423,8 +433,7 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
         double jitter = JITTER_DEFAULT;
         TRY(config_f64(config, JITTER_KEYS, &jitter, &found));
         if (!(jitter >= 0 && jitter < 1)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a number from 0 to below 1", config_path(config), JITTER_KEYS[0],
-                 jitter);
+            return config_refuse(config, JITTER_KEYS, 0, ": expected a number from 0 to below 1");
         }
         routing->jitter = (float)jitter;
     }
@@ -451,12 +460,10 @@ static FALLIBLE resolve_limit(const struct config *config, const char *key, uint
     bool found;
     TRY(config_f64_at(config, keys, layer, &limit, &found));
     if (oai && (limit == 0 || config_is_null(config, key))) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: expected a positive number", config_path(config), key,
-             limit == 0 ? "0" : "null");
+        return config_refuse(config, keys, layer, ": expected a positive number");
     }
     if (!(limit >= 0)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: expected a positive number", config_path(config), key, limit,
-             layer);
+        return config_refuse(config, keys, layer, ": expected a positive number");
     }
     *out = isinf(limit) ? 0 : (float)limit;
     return OK;
@@ -471,7 +478,7 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         bool found;
         TRY(config_f64(config, ALPHA_KEYS, &alpha, &found));
         if (!isfinite(alpha)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected a finite number", config_path(config), ALPHA_KEYS[0], alpha);
+            return config_refuse(config, ALPHA_KEYS, 0, ": expected a finite number");
         }
         a->alpha = (float)alpha;
     }
@@ -479,8 +486,9 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         TRY(resolve_limit(config, limit_key, layer, oai, &a->limit));
     }
     if (limit_key && row->limit_required && a->limit == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing or sets no limit: expected a positive number", config_path(config),
-             limit_key);
+        const char *const keys[] = {limit_key, NULL};
+        return config_has(config, limit_key) ? config_refuse(config, keys, layer, ": expected a positive number")
+                                             : config_missing(config, keys, "a positive number");
     }
     a->clamp = a->limit > 0 ? row->clamp : EXPERTD_CLAMP_NONE;
     return OK;
@@ -500,7 +508,7 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     } else {
         TRY(config_u32_at(config, row->shared_keys, p->layer, &value, &found));
         if (!found && row->shared_width == SHARED_WIDTH_KEY) {
-            return missing(config, row->shared_keys[0]);
+            return config_missing(config, row->shared_keys, "the shared expert's width, or 0");
         }
     }
     uint32_t unit = row->shared_width == SHARED_WIDTH_COUNT ? p->intermediate_size : 1;
@@ -509,8 +517,7 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     }
     uint64_t width = (uint64_t)value * unit;
     if (width > WIDTH_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d, the supported maximum",
-             config_path(config), row->shared_keys[0], value, WIDTH_MAX);
+        return config_refuse(config, row->shared_keys, p->layer, ": expected a shared expert of at most %d columns", WIDTH_MAX);
     }
     p->shared = width > 0 ? (enum shared_kind)kind : SHARED_NONE;
     p->shared_intermediate_size = (uint32_t)width;
@@ -524,8 +531,8 @@ static FALLIBLE resolve_output_norm(const struct architecture *row, const struct
         return OK;
     }
     if (p->shared == SHARED_NONE) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a block whose output is normalised is not supported without shared experts",
-             config_path(config), row->shared_keys[0]);
+        return config_refuse(config, row->shared_keys, p->layer,
+                             ": expected 1 or more, as a block whose output is normalised is not supported without shared experts");
     }
     p->has_output_norm = true;
     return resolve_rms_epsilon(config, &p->output_norm_epsilon);
@@ -533,6 +540,13 @@ static FALLIBLE resolve_output_norm(const struct architecture *row, const struct
 
 static const char *shared_limit_key(const struct architecture *row) {
     return row->shared_is_not_clamped ? NULL : row->shared_limit_key ? row->shared_limit_key : row->limit_key;
+}
+
+const char *architecture_sizes_text(const struct architecture *architecture, const struct config *config, char *text,
+                                    size_t bytes) {
+    const char *const *const settings[] = {EXPERT_KEYS, HIDDEN_KEYS, architecture->width_keys,
+                                           architecture->shared_keys[0] ? architecture->shared_keys : NULL, NULL};
+    return config_values_text(config_text(config), settings, text, bytes);
 }
 
 FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
@@ -551,6 +565,8 @@ FALLIBLE architecture_params(const struct architecture *architecture, const stru
     TRY(resolve_activation(row, text, layer, shared_limit_key(row), &out->shared_activation));
     TRY(resolve_shared(row, text, out));
     TRY(resolve_output_norm(row, text, out));
-    TRY_IN(expertd_routing_check(&out->routing), "%s: layer %u", config_path(config), layer);
+    char values[512];
+    TRY_IN(expertd_routing_check(&out->routing), "%s: layer %u (%s)", config_path(config), layer,
+           config_values_text(text, ROUTING_SETTINGS, values, sizeof values));
     return OK;
 }

@@ -3,6 +3,7 @@
 #ifndef EXPERTD_EXPERT_ARCHITECTURE_ARCHITECTURE_H
 #define EXPERTD_EXPERT_ARCHITECTURE_ARCHITECTURE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -20,5 +21,8 @@ const char *architecture_model_type(const struct architecture *architecture); //
 // or has a value that is not supported.
 FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
                              struct layer_params *out);
+
+// "num_experts 8, hidden_size 64, ...": config.json's keys that give the tensors' shapes, for messages. Returns text.
+const char *architecture_sizes_text(const struct architecture *architecture, const struct config *config, char *text, size_t bytes);
 
 #endif

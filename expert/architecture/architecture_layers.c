@@ -7,12 +7,8 @@
 #include "expert/architecture/architecture_row.h"
 #include "expert/config/config.h"
 
-static err_t too_many(const struct config *config, uint64_t count) {
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %" PRIu64 " layers: expected 1 to %d", config_path(config), count,
-                      ARCHITECTURE_LAYERS_MAX);
-}
-
 FALLIBLE architecture_num_layers(const struct architecture *architecture, const struct config *config, uint32_t *out) {
+    static const char *const PATTERN[] = {"hybrid_override_pattern", NULL};
     const struct config *text = config_text(config);
     const char *const keys[] = {architecture->num_layers_key ? architecture->num_layers_key : "num_hidden_layers", NULL};
     uint32_t value;
@@ -20,20 +16,22 @@ FALLIBLE architecture_num_layers(const struct architecture *architecture, const 
     TRY(config_u32(text, keys, &value, &found));
     uint64_t count = value;
     if (!found && architecture->layers == LAYERS_PATTERN) { // transformers omits the number for these models
-        static const char *const PATTERN[] = {"hybrid_override_pattern", NULL};
         const char *pattern = "";
         TRY(config_string(text, PATTERN, &pattern, &found));
         count = found ? strlen(pattern) : config_list_length(text, "layers_block_type");
         found = count > 0;
     }
     if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing", config_path(text), keys[0]);
+        return config_missing(text, keys, "the number of layers");
     }
-    if (count < 1 || count > ARCHITECTURE_LAYERS_MAX) {
-        return too_many(text, count);
+    if ((count < 1 || count > ARCHITECTURE_LAYERS_MAX) && !config_has(text, keys[0])) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s lists %" PRIu64 " layers: expected at most %d", config_path(text), PATTERN[0], count,
+             ARCHITECTURE_LAYERS_MAX);
     }
     *out = (uint32_t)count;
-    return OK;
+    return count < 1 || count > ARCHITECTURE_LAYERS_MAX
+               ? config_refuse(text, keys, 0, ": expected 1 to %d", ARCHITECTURE_LAYERS_MAX)
+               : OK;
 }
 
 static enum layer_kind kind_of(bool moe) {
@@ -54,8 +52,8 @@ static FALLIBLE by_type_list(const struct config *config, uint32_t layer, bool h
     TRY(config_string_at(config, KEYS, layer, &type, &found));
     bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0, hash = has_hash_layers && strcmp(type, "hash_moe") == 0;
     if (found && !moe && !hash && strcmp(type, "dense") != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.32s\" for layer %u, which is not supported: expected sparse, moe%s or dense",
-             config_path(config), KEYS[0], type, layer, has_hash_layers ? ", hash_moe" : "");
+        return config_refuse(config, KEYS, layer, ", which is not supported: expected sparse, moe%s or dense",
+                             has_hash_layers ? ", hash_moe" : "");
     }
     *out = !found ? LAYER_UNSPECIFIED : hash ? LAYER_HASH_MOE : kind_of(moe);
     return OK;
@@ -75,10 +73,7 @@ static FALLIBLE in_list(const struct config *config, const char *key, uint32_t l
 }
 
 static FALLIBLE step_is_not_zero(const struct config *config, const char *key, uint32_t step) {
-    if (step == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: expected a step of 1 or more", config_path(config), key);
-    }
-    return OK;
+    return step == 0 ? config_refuse(config, (const char *const[]){key, NULL}, 0, ": expected a step of 1 or more") : OK;
 }
 
 static FALLIBLE by_sparse_step(const struct config *config, uint32_t layer, enum layer_kind *out) {
@@ -184,8 +179,7 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
         char *end;
         unsigned long value = strtoul(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0')) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": expected numbers separated by commas", config_path(config), KEYS[0],
-                 text);
+            return config_refuse(config, KEYS, 0, ": expected numbers separated by commas");
         }
         in = in || value == layer;
         at = end + (*end == ',');
@@ -245,9 +239,35 @@ FALLIBLE architecture_layer_kind(const struct architecture *architecture, const 
     return OK;
 }
 
+// The keys that each rule reads besides the number of layers and mlp_layer_types.
+static const char *const RULE_KEYS[][3] = {
+    [LAYERS_SPARSE_STEP] = {"decoder_sparse_step", "mlp_only_layers"},
+    [LAYERS_FIRST_DENSE] = {"first_k_dense_replace", "moe_layer_freq"},
+    [LAYERS_NUM_DENSE] = {"num_dense_layers"},
+    [LAYERS_PERIOD] = {"expert_layer_period", "expert_layer_offset"},
+    [LAYERS_INTERVAL] = {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"},
+    [LAYERS_LIST_OR_STEP] = {"moe_layers", "interleave_moe_layer_step"},
+    [LAYERS_PATTERN] = {"layers_block_type", "hybrid_override_pattern"},
+    [LAYERS_ENUM_TEXT] = {"moe_layers_enum"},
+    [LAYERS_FIRST_HASH] = {"num_hash_layers"},
+};
+
+const char *architecture_layers_text(const struct architecture *architecture, const struct config *config, char *text,
+                                     size_t bytes) {
+    enum { RULES = sizeof RULE_KEYS / sizeof *RULE_KEYS, KEYS = sizeof RULE_KEYS[0] / sizeof *RULE_KEYS[0] };
+    const char *names[2 + KEYS][2] = {{architecture->num_layers_key ? architecture->num_layers_key : "num_hidden_layers"},
+                                      {"mlp_layer_types"}};
+    const char *const *settings[3 + KEYS] = {names[0], names[1]};
+    for (size_t i = 0; i < KEYS && (size_t)architecture->layers < RULES; i++) {
+        names[2 + i][0] = RULE_KEYS[architecture->layers][i];
+        settings[2 + i] = names[2 + i][0] ? names[2 + i] : NULL;
+    }
+    return config_values_text(config_text(config), settings, text, bytes);
+}
+
 FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                    bool *out) {
-    enum layer_kind kind;
+    enum layer_kind kind = LAYER_UNSPECIFIED;
     TRY(architecture_layer_kind(architecture, config, layer, &kind));
     *out = kind != LAYER_DENSE;
     return OK;

@@ -4,6 +4,7 @@
 #define EXPERTD_EXPERT_ARCHITECTURE_ARCHITECTURE_LAYERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -25,6 +26,11 @@ enum layer_kind {
 };
 FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                  enum layer_kind *out);
+
+// "num_hidden_layers 4, first_k_dense_replace 1": config.json's keys that say which layers hold experts, for messages. Returns
+// text.
+const char *architecture_layers_text(const struct architecture *architecture, const struct config *config, char *text,
+                                     size_t bytes);
 
 // May the layer hold experts? True for LAYER_UNSPECIFIED.
 FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer, bool *out);

@@ -76,7 +76,8 @@ struct expectation {
     const char *key, *values;
 };
 
-// Tensor names below a layer ("model.layers.3."). Lists end with NULL; error messages show a list's first name.
+// The model's own tensor names below a layer ("model.layers.3."). Parts are also found under the names of other models and tools
+// (layout/block_names.h). Lists end with NULL; error messages show a list's first name.
 struct tensor_names {
     const char *layers; // the component before the layer's number; NULL: "layers"
     const char *router[TENSOR_NAME_ALTERNATIVES];
@@ -99,6 +100,7 @@ struct tensor_names {
 struct architecture {
     const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
     const char *classes[ARCHITECTURE_ALIASES];     // values of `architectures`; they take precedence over model_type
+    const char *shared_type;                       // a model_type of another row that files of this row have too; NULL: none
     const char *refusal;                           // why the model is not served; NULL: it is served
     const struct tensor_names *names;
     const char *num_layers_key; // NULL: num_hidden_layers

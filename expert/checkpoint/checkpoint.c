@@ -1,6 +1,5 @@
 #include "expert/checkpoint/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -11,277 +10,374 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/regular_file.h"
-#include "expert/checkpoint/shard_index.h"
+#include "expert/checkpoint/checkpoint_notes.h"
+#include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/quantisation_source.h"
+#include "expert/checkpoint/weight_files.h"
 
 static const char CONFIG_NAME[] = "config.json";
-static const char WEIGHTS_NAME[] = "model.safetensors";
-static const char INDEX_NAME[] = "model.safetensors.index.json";
 static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use
+
+enum file_state { FILE_NOT_READ, FILE_READ, FILE_FAILED };
+
+struct shard_file {
+    char *path; // for messages, and to open it
+    enum file_state state;
+    dev_t device; // with the inode, identifies a file that was read independently of its name
+    ino_t inode;
+    struct safetensors shard;
+    struct err_copy *failure; // FILE_FAILED
+};
+
+// The entry comes first, so that a pointer to it is a pointer to the tensor.
+struct listed_tensor {
+    struct safetensors_entry entry; // view.data NULL: not read
+    uint32_t file, second;          // the files that hold it; second: another one, without an index; equal to `file`: none
+};
 
 struct checkpoint {
     char *path;
     struct config *config;
-    struct quantisation *quantisation; // read by checkpoint_quantisation
-    struct checkpoint_notes *notes;    // NULL after checkpoint_take_notes
-    struct safetensors *shards;        // [shard_count]; never moves, since `entries` points into it
-    size_t shard_count;
-    uint64_t header_bytes;                    // of all shards
-    size_t tensors;                           // in all shards
-    const struct safetensors_entry **entries; // ascending by name, into the shards
+    struct quantisation_source *quantisation; // read by checkpoint_quantisation
+    struct checkpoint_notes *notes;           // NULL after checkpoint_take_notes
+    struct weight_files names;                // its index owns the tensors' names
+    struct shard_file *files;                 // [names.count]; never moves, since the tensors point into it
+    struct safetensors stray;                 // a model.safetensors that the index does not name; zeroed: none that can be read
+    uint64_t header_bytes;                    // of all files that were read
+    size_t tensors;                           // in all files that were read
+    size_t read_count;                        // files that were read
+    struct listed_tensor *listed;             // [count], ascending by name
     size_t count;
+    bool noted_unlisted;
+    const void *memory; // of checkpoint_parse: the one file; NULL: a folder
+    size_t memory_bytes;
 };
 
-static FALLIBLE join_path(const char *folder, const char *name, char path[PATH_MAX]) {
-    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
-    if (length < 0 || length >= PATH_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%.256s is too long", folder, name);
+static FALLIBLE make_files(struct checkpoint *c) {
+    c->files = calloc(c->names.count + 1, sizeof *c->files);
+    if (!c->files) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu shards", c->names.count);
     }
-    return OK;
-}
-
-// Does the folder have an entry of this name? A dangling link counts.
-static bool has_name(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    struct stat status;
-    return !err_is(join_path(folder, name, path)) && lstat(path, &status) == 0;
-}
-
-static bool has_suffix(const char *text, const char *suffix) {
-    size_t length = strlen(text), suffix_length = strlen(suffix);
-    return length >= suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
-}
-
-// The alphabetically first name that ends in `suffix`; false: none.
-static bool first_with_suffix(const char *folder, const char *suffix, char name[NAME_MAX + 1]) {
-    DIR *dir = opendir(folder);
-    bool found = false;
-    for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
-        if (has_suffix(d->d_name, suffix) && (!found || strcmp(d->d_name, name) < 0)) {
-            snprintf(name, NAME_MAX + 1, "%s", d->d_name);
-            found = true;
-        }
-    }
-    if (dir) {
-        closedir(dir);
-    }
-    return found;
-}
-
-// The error for a folder with neither model.safetensors nor an index, with advice about the files that it has instead.
-static err_t no_weights(const char *folder) {
-    char name[NAME_MAX + 1];
-    const char *advice = "";
-    if (first_with_suffix(folder, ".safetensors", name)) {
-        advice = "its index is missing: download it";
-    } else if (first_with_suffix(folder, ".bin", name) || first_with_suffix(folder, ".pth", name) ||
-               first_with_suffix(folder, ".pt", name)) {
-        advice = "pickled PyTorch weights are not supported: convert them to safetensors";
-    } else if (first_with_suffix(folder, ".gguf", name)) {
-        advice = "GGUF is not supported: use the model's original checkpoint";
-    } else {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s exists: is the download complete?", folder,
-                          WEIGHTS_NAME, INDEX_NAME);
-    }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: neither %s nor %s exists, only %s: %s", folder, WEIGHTS_NAME, INDEX_NAME,
-                      name, advice);
-}
-
-static FALLIBLE make_shards(struct checkpoint *c, size_t count) {
-    c->shards = calloc(count, sizeof *c->shards);
-    if (!c->shards) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu shards", count);
-    }
-    return OK;
-}
-
-// Opens the next shard, from the folder or from the caller's memory.
-static FALLIBLE open_shard(struct checkpoint *c, const struct checkpoint_bytes *bytes, const char *name) {
-    struct safetensors *shard = &c->shards[c->shard_count];
-    if (bytes) {
-        if (c->shard_count > 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", name);
-        }
-        TRY(safetensors_parse(name, bytes->weights, bytes->weights_length, shard));
-    } else {
-        char path[PATH_MAX];
-        TRY(join_path(c->path, name, path));
-        TRY(safetensors_open(path, shard));
-    }
-    c->shard_count++;
-    c->header_bytes += shard->header_bytes;
-    c->tensors += shard->count;
-    return OK;
-}
-
-static int compare_entry(const void *left, const void *right) {
-    const struct safetensors_entry *const *a = left, *const *b = right;
-    return strcmp((*a)->name, (*b)->name);
-}
-
-// Collects all tensors of all shards in one sorted list.
-static FALLIBLE list_entries(struct checkpoint *c) {
-    c->entries = calloc(c->tensors + 1, sizeof(*c->entries));
-    if (!c->entries) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of %zu tensors", c->tensors);
-    }
-    for (size_t s = 0; s < c->shard_count; s++) {
-        for (size_t i = 0; i < c->shards[s].count; i++) {
-            c->entries[c->count++] = &c->shards[s].entries[i];
-        }
-    }
-    qsort(c->entries, c->count, sizeof(*c->entries), compare_entry);
-    for (size_t i = 1; i < c->count; i++) {
-        if (strcmp(c->entries[i - 1]->name, c->entries[i]->name) == 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s is in two files, %s and %s: one of them belongs to another checkpoint",
-                 c->entries[i]->name, checkpoint_file_of(c, c->entries[i - 1]), checkpoint_file_of(c, c->entries[i]));
+    for (size_t i = 0; i < c->names.count; i++) {
+        bool made = c->memory ? (c->files[i].path = strdup(c->names.names[i])) != NULL
+                              : asprintf(&c->files[i].path, "%s/%s", c->path, c->names.names[i]) >= 0;
+        if (!made) {
+            c->files[i].path = NULL;
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for the paths of %zu shards", c->names.count);
         }
     }
     return OK;
 }
 
-// Replaces the list by the index's tensors, each of which must be in the file that the index names. Other tensors of the shards are
-// not part of the model.
-static FALLIBLE select_listed(struct checkpoint *c, const struct shard_index *index) {
-    size_t count = 0;
-    for (size_t i = 0; i < index->count; i++) {
-        const struct shard_index_entry *listed = &index->entries[i];
-        const struct safetensors *shard = &c->shards[shard_index_file(index, listed->file)];
-        const struct safetensors_entry *entry = safetensors_find(shard, listed->tensor);
-        if (!entry) {
-            FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", INDEX_NAME,
-                 listed->tensor, listed->file);
-        }
-        INVARIANT(count < c->count); // listed tensors are distinct, and all are in the list
-        c->entries[count++] = entry;
-    }
-    c->count = count;
-    return OK;
-}
+// ---- reading headers ----
 
-// Identifies a file independently of its name. Zeroed: unknown.
-struct file_identity {
-    dev_t device;
-    ino_t inode;
-};
-
-// The shard must exist, and must not be an earlier shard under another name, which would be read twice.
-static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index *index, size_t i, struct file_identity *seen) {
-    const char *file = index->files[i];
-    char path[PATH_MAX];
-    struct stat status;
-    TRY(join_path(c->path, file, path));
-    if (stat(path, &status) != 0) {
-        if (errno == ENOENT) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s lists shard %s (of %zu), which is not in the folder: download it", INDEX_NAME, file,
-                 index->file_count);
-        }
-        return OK; // open_shard reports other errors
-    }
-    seen[i] = (struct file_identity){status.st_dev, status.st_ino};
-    for (size_t j = 0; j < i; j++) {
-        if (seen[j].device == seen[i].device && seen[j].inode == seen[i].inode) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s lists shards %s and %s, which are links to one file: download the two again",
-                 INDEX_NAME, index->files[j], file);
-        }
-    }
-    return OK;
-}
-
-// Called before any shard is opened, so that an incomplete folder is refused at once.
-static FALLIBLE check_files(const struct checkpoint *c, const struct shard_index *index) {
-    struct file_identity *seen = calloc(index->file_count, sizeof *seen);
-    if (!seen) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu shards", index->file_count);
-    }
-    err_t e = OK;
-    for (size_t i = 0; i < index->file_count && !err_is(e); i++) {
-        e = check_file(c, index, i, seen);
-    }
-    free(seen);
-    return e;
-}
-
-// Called after each shard, so that the bounds are exceeded by one file at most.
-static FALLIBLE check_totals(const struct checkpoint *c, const struct shard_index *index) {
+// Called after each file, so that the bounds are exceeded by one file at most.
+static FALLIBLE check_totals(const struct checkpoint *c, const struct shard_file *file) {
     bool too_many = c->tensors > CHECKPOINT_TENSORS_MAX;
     if (too_many || c->header_bytes > CHECKPOINT_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "the shards up to %s (%zu of %zu) have %" PRIu64
              " %s, more than the %d that a checkpoint may have: do they belong to one model? Download it again",
-             index->files[c->shard_count - 1], c->shard_count, index->file_count, too_many ? c->tensors : c->header_bytes,
+             file->path, c->read_count, c->names.count, too_many ? c->tensors : c->header_bytes,
              too_many ? "tensors" : "bytes of headers", too_many ? CHECKPOINT_TENSORS_MAX : CHECKPOINT_HEADER_BYTES_MAX);
     }
     return OK;
 }
 
-static FALLIBLE open_listed(struct checkpoint *c, const struct checkpoint_bytes *bytes, const struct shard_index *index) {
-    TRY(make_shards(c, index->file_count));
-    TRY(bytes ? OK : check_files(c, index));
-    for (size_t i = 0; i < index->file_count; i++) {
-        if (bytes && strcmp(index->files[i], MEMORY_SHARD) != 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", index->files[i]);
+// A file that is another file under a second name would be read twice, and a thousand names could exhaust memory.
+static FALLIBLE check_identity(const struct checkpoint *c, struct shard_file *file) {
+    struct stat status;
+    if (stat(file->path, &status) != 0) {
+        return OK; // opening it reports the error
+    }
+    file->device = status.st_dev;
+    file->inode = status.st_ino;
+    for (size_t i = 0; i < c->names.count; i++) {
+        const struct shard_file *other = &c->files[i];
+        if (other->state == FILE_READ && other->device == file->device && other->inode == file->inode) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s and %s are links to one file: download the two again", other->path, file->path);
         }
-        TRY(open_shard(c, bytes, index->files[i]));
-        TRY(check_totals(c, index));
     }
-    TRY(list_entries(c));
-    return select_listed(c, index);
+    return OK;
 }
 
-static FALLIBLE open_indexed(struct checkpoint *c, const struct checkpoint_bytes *bytes, const char *text, size_t length) {
-    struct shard_index index;
-    TRY_IN(shard_index_parse(text, length, &index), "%s/%s", c->path, INDEX_NAME);
-    err_t e = open_listed(c, bytes, &index);
-    shard_index_deinit(&index);
-    return e;
+static FALLIBLE open_file(const struct checkpoint *c, struct shard_file *file) {
+    if (!c->memory) {
+        TRY(check_identity(c, file));
+        return safetensors_open(file->path, &file->shard);
+    }
+    const char *expected = c->names.index.count ? MEMORY_SHARD : WEIGHT_FILES_SINGLE;
+    if (strcmp(file->path, expected) != 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", file->path);
+    }
+    return safetensors_parse(file->path, c->memory, c->memory_bytes, &file->shard);
 }
 
-static FALLIBLE open_single(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
-    TRY(make_shards(c, 1));
-    TRY(open_shard(c, bytes, WEIGHTS_NAME));
-    return list_entries(c);
+// Reads a file that was not read yet. A failure is kept in the file for checkpoint_require. EXPERTD_ERR_CHECKPOINT: check_totals.
+static FALLIBLE read_file(struct checkpoint *c, struct shard_file *file) {
+    if (file->state != FILE_NOT_READ) {
+        return OK;
+    }
+    err_t e = open_file(c, file);
+    if (err_is(e)) {
+        file->failure = malloc(sizeof *file->failure);
+        if (!file->failure) {
+            return e;
+        }
+        err_save(e, file->failure);
+        file->state = FILE_FAILED;
+        return OK;
+    }
+    file->state = FILE_READ;
+    c->read_count++;
+    c->header_bytes += file->shard.header_bytes;
+    c->tensors += file->shard.count;
+    return check_totals(c, file);
 }
 
-static FALLIBLE open_weights(struct checkpoint *c) {
-    if (has_name(c->path, WEIGHTS_NAME)) {
-        return open_single(c, NULL);
+static bool begins_with(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
+    for (size_t i = checkpoint_lower_bound(checkpoint, prefix); i < checkpoint->count; i++) {
+        struct listed_tensor *listed = &checkpoint->listed[i];
+        struct shard_file *file = &checkpoint->files[listed->file];
+        if (!begins_with(listed->entry.name, prefix)) {
+            break;
+        }
+        TRY(read_file(checkpoint, file));
+        const struct safetensors_entry *found =
+            file->state == FILE_READ ? safetensors_find(&file->shard, listed->entry.name) : NULL;
+        if (found) {
+            listed->entry.view = found->view;
+        }
     }
-    if (!has_name(c->path, INDEX_NAME)) {
-        return no_weights(c->path);
+    return OK;
+}
+
+// ---- what is required ----
+
+// The error for a file that is not in the folder.
+static err_t file_is_missing(const struct checkpoint *c, const struct listed_tensor *tensor) {
+    const char *name = c->names.names[tensor->file];
+    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX], single[128] = "";
+    size_t missing = 0;
+    for (size_t i = 0; i < c->names.count; i++) {
+        missing += !weight_files_reaches(c->path, c->names.names[i]);
     }
-    char path[PATH_MAX], *text;
-    size_t length;
-    TRY(join_path(c->path, INDEX_NAME, path));
-    TRY(regular_file_read(path, SHARD_INDEX_BYTES_MAX, &text, &length));
-    err_t e = open_indexed(c, NULL, text, length);
-    free(text);
-    return e;
+    if (c->names.has_stray) {
+        snprintf(single, sizeof single, "; to serve %s, which is there too, move the index away", WEIGHT_FILES_SINGLE);
+    }
+    bool dangling = weight_files_has(c->path, name), loading = folder_has_download(c->path, download);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s%s%s, or serve only "
+                      "layers whose shards are there (--layers A-B)%s",
+                      c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
+                      dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
+                      loading ? "a download is under way or was interrupted; finish it; found " : "download it",
+                      loading ? download : "", folder_download_command(c->path, command), single);
+}
+
+static err_t file_failed(const struct checkpoint *c, const struct listed_tensor *tensor) {
+    const struct shard_file *file = &c->files[tensor->file];
+    if (!c->memory && !weight_files_reaches(c->path, c->names.names[tensor->file])) {
+        return file_is_missing(c, tensor);
+    }
+    err_t e = err_restore(file->failure);
+    return c->names.index.count ? err_context(e, "%s lists tensor %.256s there", WEIGHT_FILES_INDEX, tensor->entry.name) : e;
+}
+
+static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tensor *tensor) {
+    const struct shard_file *file = &c->files[tensor->file];
+    const char *name = tensor->entry.name;
+    if (file->state == FILE_FAILED) {
+        return file_failed(c, tensor);
+    }
+    INVARIANT(file->state == FILE_READ); // checkpoint_read was called
+    if (!tensor->entry.view.data) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,
+             WEIGHT_FILES_INDEX, name, c->names.names[tensor->file]);
+    }
+    if (tensor->second != tensor->file) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "tensor %.256s is in two files, %s and %s, and there is no %s to tell which of them counts: one of the files belongs "
+             "to "
+             "another checkpoint; move it away",
+             name, file->path, c->files[tensor->second].path, WEIGHT_FILES_INDEX);
+    }
+    if (safetensors_find(&c->stray, name)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %.256s is in %s and, by %s, in %s: programs differ in which of them they take; move %s or the index away",
+             c->path, name, WEIGHT_FILES_SINGLE, WEIGHT_FILES_INDEX, c->names.names[tensor->file], WEIGHT_FILES_SINGLE);
+    }
+    return OK;
+}
+
+FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *prefix) {
+    for (size_t i = checkpoint_lower_bound(checkpoint, prefix); i < checkpoint->count; i++) {
+        if (!begins_with(checkpoint->listed[i].entry.name, prefix)) {
+            break;
+        }
+        TRY(require_one(checkpoint, &checkpoint->listed[i]));
+    }
+    return OK;
+}
+
+static const struct safetensors_entry *first_unlisted(const struct checkpoint *c, const struct safetensors *shard,
+                                                      const char *prefix) {
+    for (size_t i = safetensors_lower_bound(shard, prefix); i < shard->count; i++) {
+        const char *name = shard->entries[i].name;
+        if (strncmp(name, prefix, strlen(prefix)) != 0) {
+            break;
+        }
+        size_t at = checkpoint_lower_bound(c, name);
+        if (at == c->count || strcmp(c->listed[at].entry.name, name) != 0) {
+            return &shard->entries[i];
+        }
+    }
+    return NULL;
+}
+
+void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix) {
+    const struct weight_files *names = &checkpoint->names;
+    for (size_t f = 0; f < names->count && names->index.count > 0 && !checkpoint->noted_unlisted; f++) {
+        const struct safetensors_entry *entry = first_unlisted(checkpoint, &checkpoint->files[f].shard, prefix);
+        if (entry) {
+            checkpoint_notes_add(
+                checkpoint->notes, "unlisted_tensor",
+                "tensor %.256s in %s is ignored, because %s does not list it; programs that read complete files would use it",
+                entry->name, names->names[f], WEIGHT_FILES_INDEX);
+            checkpoint->noted_unlisted = true;
+        }
+    }
+}
+
+// ---- names ----
+
+static FALLIBLE make_list(struct checkpoint *c, size_t count) {
+    if (count > CHECKPOINT_TENSORS_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s/%s lists %zu tensors, more than the %d that a checkpoint may have", c->path,
+             WEIGHT_FILES_INDEX, count, CHECKPOINT_TENSORS_MAX);
+    }
+    c->listed = calloc(count + 1, sizeof *c->listed);
+    if (!c->listed) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a list of %zu tensors", count);
+    }
+    return OK;
+}
+
+// With an index, the tensors are those that it lists, each in the file that it names. Other tensors of the files are not part of
+// the model.
+static FALLIBLE list_by_index(struct checkpoint *c) {
+    const struct shard_index *index = &c->names.index;
+    TRY(make_list(c, index->count));
+    for (size_t i = 0; i < index->count; i++) {
+        uint32_t file = (uint32_t)shard_index_file(index, index->entries[i].file);
+        c->listed[i] = (struct listed_tensor){.entry = {.name = index->entries[i].tensor}, .file = file, .second = file};
+    }
+    c->count = index->count;
+    return OK;
+}
+
+static int compare_listed(const void *left, const void *right) {
+    const struct listed_tensor *a = left, *b = right;
+    int names = strcmp(a->entry.name, b->entry.name);
+    return names ? names : (a->file > b->file) - (a->file < b->file);
+}
+
+// A tensor in several files is listed once. It is an error only if it is required.
+static void join_copies(struct checkpoint *c) {
+    size_t count = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        if (count > 0 && strcmp(c->listed[count - 1].entry.name, c->listed[i].entry.name) == 0) {
+            c->listed[count - 1].second = c->listed[i].file;
+        } else {
+            c->listed[count++] = c->listed[i];
+        }
+    }
+    c->count = count;
+}
+
+// Without an index, only the files tell what they hold, so each must be readable.
+static FALLIBLE list_by_headers(struct checkpoint *c) {
+    for (size_t f = 0; f < c->names.count; f++) {
+        TRY(read_file(c, &c->files[f]));
+        if (c->files[f].state == FILE_FAILED) {
+            return err_restore(c->files[f].failure);
+        }
+    }
+    TRY(make_list(c, c->tensors));
+    for (size_t f = 0; f < c->names.count; f++) {
+        for (size_t i = 0; i < c->files[f].shard.count; i++) {
+            c->listed[c->count++] =
+                (struct listed_tensor){.entry = c->files[f].shard.entries[i], .file = (uint32_t)f, .second = (uint32_t)f};
+        }
+    }
+    qsort(c->listed, c->count, sizeof *c->listed, compare_listed);
+    join_copies(c);
+    return OK;
+}
+
+static FALLIBLE list_tensors(struct checkpoint *c) {
+    TRY(make_files(c));
+    return c->names.index.count ? list_by_index(c) : list_by_headers(c);
+}
+
+// ---- opening ----
+
+// Is the path a link to one of the index's files?
+static bool is_listed_file(const struct checkpoint *c, const char *path) {
+    struct stat single, other;
+    for (size_t f = 0; stat(path, &single) == 0 && f < c->names.count; f++) {
+        if (stat(c->files[f].path, &other) == 0 && single.st_dev == other.st_dev && single.st_ino == other.st_ino) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// What is in model.safetensors beside an index matters only if it holds tensors that are required. It need not be readable.
+static void open_stray(struct checkpoint *c) {
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/%s", c->path, WEIGHT_FILES_SINGLE);
+    bool other = length > 0 && length < (int)sizeof path && !is_listed_file(c, path);
+    if (other && err_is(safetensors_open(path, &c->stray))) {
+        c->stray = (struct safetensors){0};
+    }
 }
 
 static FALLIBLE open_folder(struct checkpoint *c) {
     struct stat status;
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is not a folder: %s", c->path,
-             has_suffix(c->path, ".gguf") ? "GGUF is not supported: use the model's original checkpoint"
-                                          : "name the folder that holds config.json");
+        return folder_kind_not_a_folder(c->path);
     }
     if ((!exists || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", c->path, strerror(errno),
              (unsigned)geteuid());
     }
     if (!exists) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s", c->path, strerror(errno));
+        return folder_kind_absent(c->path);
     }
-    if (!has_name(c->path, CONFIG_NAME)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no %s: it is not a checkpoint, or the download is incomplete", c->path, CONFIG_NAME);
+    if (!weight_files_has(c->path, CONFIG_NAME)) {
+        return folder_kind_no_config(c->path);
     }
     char path[PATH_MAX];
-    TRY(join_path(c->path, CONFIG_NAME, path));
+    if (snprintf(path, sizeof path, "%s/%s", c->path, CONFIG_NAME) >= (int)sizeof path) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", c->path, CONFIG_NAME);
+    }
     TRY(config_open(path, &c->config));
-    return open_weights(c);
+    TRY(weight_files_find(c->path, &c->names));
+    if (c->names.note[0]) {
+        checkpoint_notes_add(c->notes, "weight_files", "%s", c->names.note);
+    }
+    TRY(list_tensors(c));
+    if (c->names.has_stray) {
+        open_stray(c);
+    }
+    return OK;
 }
 
 static FALLIBLE create(const char *path, struct checkpoint **out) {
@@ -312,9 +408,21 @@ FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out) {
     return closed_on_error(open_folder(*out), out);
 }
 
+static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_files *out) {
+    if (!bytes->index_text) {
+        return weight_files_take_single(out);
+    }
+    struct shard_index index;
+    TRY_IN(shard_index_parse(bytes->index_text, bytes->index_length, &index), "%s", WEIGHT_FILES_INDEX);
+    return weight_files_take_index(&index, out);
+}
+
 static FALLIBLE parse_all(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
+    c->memory = bytes->weights;
+    c->memory_bytes = bytes->weights_length;
     TRY(config_parse(CONFIG_NAME, bytes->config_text, bytes->config_length, &c->config));
-    return bytes->index_text ? open_indexed(c, bytes, bytes->index_text, bytes->index_length) : open_single(c, bytes);
+    TRY(name_bytes(bytes, &c->names));
+    return list_tensors(c);
 }
 
 FALLIBLE checkpoint_parse(const struct checkpoint_bytes *bytes, struct checkpoint **out) {
@@ -326,13 +434,17 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     if (!checkpoint) {
         return;
     }
-    for (size_t s = 0; s < checkpoint->shard_count; s++) {
-        safetensors_close(&checkpoint->shards[s]);
+    for (size_t f = 0; checkpoint->files && f < checkpoint->names.count; f++) {
+        safetensors_close(&checkpoint->files[f].shard);
+        free(checkpoint->files[f].failure);
+        free(checkpoint->files[f].path);
     }
-    free(checkpoint->shards);
-    free(checkpoint->entries);
+    safetensors_close(&checkpoint->stray);
+    free(checkpoint->files);
+    free(checkpoint->listed);
+    weight_files_deinit(&checkpoint->names);
     if (checkpoint->quantisation) {
-        quantisation_deinit(checkpoint->quantisation);
+        quantisation_source_deinit(checkpoint->quantisation);
     }
     config_destroy(checkpoint->config);
     free(checkpoint->quantisation);
@@ -350,8 +462,12 @@ const struct config *checkpoint_config(const struct checkpoint *checkpoint) {
 }
 
 FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
-    *out = checkpoint->quantisation;
-    return checkpoint->quantisation->is_read ? OK : quantisation_read(checkpoint->config, checkpoint->quantisation);
+    struct quantisation_source *source = checkpoint->quantisation;
+    *out = &source->quantisation;
+    if (source->quantisation.is_read) {
+        return OK;
+    }
+    return quantisation_source_read(source, checkpoint->config, checkpoint->memory ? NULL : checkpoint->path, checkpoint->notes);
 }
 
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {
@@ -371,14 +487,14 @@ size_t checkpoint_count(const struct checkpoint *checkpoint) {
 
 const struct safetensors_entry *checkpoint_at(const struct checkpoint *checkpoint, size_t i) {
     INVARIANT(i < checkpoint->count);
-    return checkpoint->entries[i];
+    return &checkpoint->listed[i].entry;
 }
 
 size_t checkpoint_lower_bound(const struct checkpoint *checkpoint, const char *name) {
     size_t low = 0, high = checkpoint->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (strcmp(checkpoint->entries[middle]->name, name) < 0) {
+        if (strcmp(checkpoint->listed[middle].entry.name, name) < 0) {
             low = middle + 1;
         } else {
             high = middle;
@@ -389,15 +505,12 @@ size_t checkpoint_lower_bound(const struct checkpoint *checkpoint, const char *n
 
 const struct safetensors_entry *checkpoint_find(const struct checkpoint *checkpoint, const char *name) {
     size_t i = checkpoint_lower_bound(checkpoint, name);
-    return i < checkpoint->count && strcmp(checkpoint->entries[i]->name, name) == 0 ? checkpoint->entries[i] : NULL;
+    bool found = i < checkpoint->count && strcmp(checkpoint->listed[i].entry.name, name) == 0;
+    return found && checkpoint->listed[i].entry.view.data ? &checkpoint->listed[i].entry : NULL;
 }
 
 const char *checkpoint_file_of(const struct checkpoint *checkpoint, const struct safetensors_entry *entry) {
-    for (size_t s = 0; s < checkpoint->shard_count; s++) {
-        const struct safetensors *shard = &checkpoint->shards[s];
-        if (entry >= shard->entries && entry < shard->entries + shard->count) {
-            return shard->path;
-        }
-    }
-    return checkpoint->path;
+    const struct listed_tensor *listed = (const struct listed_tensor *)entry;
+    INVARIANT(listed >= checkpoint->listed && listed < checkpoint->listed + checkpoint->count);
+    return checkpoint->files[listed->file].path;
 }

@@ -1,6 +1,11 @@
-// An open checkpoint folder in Hugging Face's format: config.json, and the safetensors files (model.safetensors, or
-// model.safetensors.index.json with its shards), mapped and validated, with one sorted list of tensor names. It has no notion of
-// layers; see layout/. Immutable once open, except for its notes and the quantisation; any thread. Pages are read when they are
+// An open checkpoint folder in Hugging Face's format: config.json, and the names of all tensors in its safetensors files. It has no
+// notion of layers; see layout/.
+//
+// First the names, then the tensors. With an index, checkpoint_open reads the names from the index alone. The owner then calls
+// checkpoint_read for each part of the model that it needs, which maps and validates the files of that part, and
+// checkpoint_require, which reports what is missing there. So files that hold only other parts may be absent or damaged. Without an
+// index, checkpoint_open reads all files. After the last checkpoint_read it is immutable, except for
+// its notes and the quantisation; any thread. Pages are read when they are
 // touched.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
@@ -20,9 +25,8 @@ enum { CHECKPOINT_TENSORS_MAX = 1 << 20, CHECKPOINT_HEADER_BYTES_MAX = 128 << 20
 
 struct checkpoint; // owns the mappings, the names and the configuration
 
-// EXPERTD_ERR_CHECKPOINT names the file, the tensor and the broken rule; for a missing file, the names that were searched.
-// EXPERTD_ERR_IO: a file cannot be read at the moment. Files may be symbolic links, as in a hub cache, but two shards must not be
-// the same file.
+// EXPERTD_ERR_CHECKPOINT names the file, the tensor and the broken rule; for a folder that is no checkpoint, what it is instead.
+// EXPERTD_ERR_IO: a file cannot be read at the moment. Files may be symbolic links, as in a hub cache.
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out);
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is legal; invalidates every pointer into the checkpoint
 
@@ -32,10 +36,18 @@ struct checkpoint_bytes {
     size_t config_length;
     const char *index_text; // or NULL
     size_t index_length;
-    const void *weights; // the bytes of "model.safetensors"; with an index, of "shard"
+    const void *weights; // the bytes of "model.safetensors"; with an index, of "shard". Must outlive the checkpoint
     size_t weights_length;
 };
 FALLIBLE checkpoint_parse(const struct checkpoint_bytes *bytes, struct checkpoint **out);
+
+// Reads the headers of all files that hold a tensor whose name begins with `prefix`, so that these tensors can be found. Files that
+// are missing or damaged are skipped: checkpoint_require reports them. EXPERTD_ERR_CHECKPOINT: the headers exceed the limits above.
+FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix);
+
+// EXPERTD_ERR_CHECKPOINT: a tensor whose name begins with `prefix` cannot be used: its file is missing or damaged, or lacks it, or
+// two files hold it and no index tells which of them counts. Call after checkpoint_read of the same or a shorter prefix.
+FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *prefix);
 
 const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
@@ -49,10 +61,15 @@ FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const stru
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint);
 struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 
-// All tensors of all shards, in ascending byte order of their names; names are unique.
+// Notes that a file that was read holds a tensor whose name begins with `prefix` and that the index does not list. The index
+// decides, so the tensor is not part of the model; but programs that read complete files would use it.
+void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix);
+
+// The names of all tensors, in ascending byte order; names are unique. view.data is NULL for a tensor that was not read.
 size_t checkpoint_count(const struct checkpoint *checkpoint);
 const struct safetensors_entry *checkpoint_at(const struct checkpoint *checkpoint, size_t i);
-const struct safetensors_entry *checkpoint_find(const struct checkpoint *checkpoint, const char *name); // NULL: none
+// NULL: there is no such tensor, or it was not read.
+const struct safetensors_entry *checkpoint_find(const struct checkpoint *checkpoint, const char *name);
 
 // The index of the first tensor whose name is >= `name`; checkpoint_count: none. With a prefix as `name`: the first name that has
 // it.

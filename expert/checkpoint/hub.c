@@ -3,14 +3,22 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/regular_file.h"
+#include "base/suggest.h"
+#include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/hub_revision.h"
 
-enum { REVISION_BYTES_MAX = 256 };
+// A model of the hub: "ORG/NAME" or "ORG/NAME@REVISION".
+struct hub_model {
+    int org, name;        // lengths
+    char text[PATH_MAX];  // "ORG/NAME"
+    const char *revision; // into the caller's text; NULL: none
+};
 
 // Does the path exist? A path that this process has no permission to read counts as existing; opening it reports the error.
 static bool path_exists(const char *path) {
@@ -32,117 +40,136 @@ static bool is_hub_name(const char *text, size_t length) {
     return memmem(text, length, "..", 2) == NULL;
 }
 
-// The slash in ORG/NAME; NULL: the text is not of that form.
-static const char *hub_slash(const char *model) {
+// False: the text has another form.
+static bool parse_model(const char *model, struct hub_model *out) {
     const char *slash = strchr(model, '/');
-    return slash && is_hub_name(model, (size_t)(slash - model)) && is_hub_name(slash + 1, strlen(slash + 1)) ? slash : NULL;
-}
-
-static FALLIBLE format_path(char *path, size_t bytes, const char *first, const char *middle, const char *last) {
-    int length = snprintf(path, bytes, "%s/%s/%s", first, middle, last);
-    if (length < 0 || (size_t)length >= bytes) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s/%.256s is too long", first, middle, last);
+    if (!slash || strlen(model) >= sizeof out->text) {
+        return false;
     }
-    return OK;
+    size_t org = (size_t)(slash - model), name = strcspn(slash + 1, "@");
+    const char *at = slash + 1 + name;
+    *out = (struct hub_model){.org = (int)org, .name = (int)name, .revision = *at ? at + 1 : NULL};
+    memcpy(out->text, model, org + 1 + name);
+    return is_hub_name(model, org) && is_hub_name(slash + 1, name) && (!*at || hub_is_revision(at + 1));
 }
 
-// The commit in refs/main. *found false: there is no such file.
-static FALLIBLE read_revision(const char *repository, char revision[REVISION_BYTES_MAX], bool *found) {
-    char path[PATH_MAX], *text;
-    size_t length;
-    struct stat status;
-    TRY(format_path(path, sizeof path, repository, "refs", "main"));
-    *found = lstat(path, &status) == 0;
-    if (!*found) {
-        return OK;
-    }
-    TRY(regular_file_read(path, REVISION_BYTES_MAX - 1, &text, &length));
-    size_t used = strcspn(text, " \t\r\n");
-    memcpy(revision, text, used);
-    revision[used] = '\0';
-    free(text);
-    if (!is_hub_name(revision, used)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not contain a commit: download the model again", path);
-    }
-    return OK;
+size_t hub_name_length(const char *model) {
+    struct hub_model parsed;
+    return parse_model(model, &parsed) ? strlen(parsed.text) : strlen(model);
 }
 
-static bool is_newer(const struct stat *a, const struct stat *b) {
-    return a->st_mtim.tv_sec != b->st_mtim.tv_sec ? a->st_mtim.tv_sec > b->st_mtim.tv_sec : a->st_mtim.tv_nsec > b->st_mtim.tv_nsec;
-}
+// ---- messages ----
 
-// The most recently modified snapshot; of several with the same time, the one whose name sorts last. *found false: there is none.
-static FALLIBLE newest_snapshot(const char *repository, char revision[REVISION_BYTES_MAX], bool *found) {
-    char folder[PATH_MAX], path[PATH_MAX];
-    struct stat best = {0};
-    *found = false;
-    TRY(format_path(folder, sizeof folder, repository, "snapshots", "."));
-    DIR *dir = opendir(folder);
-    for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
-        struct stat status;
-        if (!is_hub_name(d->d_name, strlen(d->d_name)) || strlen(d->d_name) >= REVISION_BYTES_MAX ||
-            err_is(format_path(path, sizeof path, repository, "snapshots", d->d_name)) || stat(path, &status) != 0 ||
-            !S_ISDIR(status.st_mode)) {
-            continue;
-        }
-        bool tie = *found && !is_newer(&status, &best) && !is_newer(&best, &status);
-        if (!*found || is_newer(&status, &best) || (tie && strcmp(d->d_name, revision) > 0)) {
-            snprintf(revision, REVISION_BYTES_MAX, "%s", d->d_name);
-            best = status;
-            *found = true;
+enum { MODELS_MAX = 1024 };
+
+// The model in the cache that the text probably means: another case, a typing error. NULL: none; else the caller frees it.
+static char *similar_model(const char *cache, const char *model) {
+    char *names[MODELS_MAX], *found = NULL;
+    size_t count = 0;
+    DIR *dir = opendir(cache);
+    for (const struct dirent *d = dir ? readdir(dir) : NULL; d && count < MODELS_MAX; d = readdir(dir)) {
+        char name[NAME_MAX + 1];
+        if (folder_repository_name(d->d_name, name)) {
+            names[count] = strdup(name);
+            count += names[count] != NULL;
         }
     }
     if (dir) {
         closedir(dir);
     }
-    return OK;
+    const char *similar = suggest_word(model, strlen(model), (const char *const *)names, count);
+    for (size_t i = 0; i < count; i++) {
+        if (names[i] == similar) {
+            found = names[i];
+        } else {
+            free(names[i]);
+        }
+    }
+    return found;
 }
 
-static FALLIBLE resolve_repository(const char *model, const char *repository, char *path, size_t path_bytes) {
-    char revision[REVISION_BYTES_MAX];
-    bool found;
-    if (!is_folder(repository)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s is neither a folder nor in the local Hugging Face cache: searched %s; nothing is downloaded automatically, "
-             "so download it first (hf download %s)",
-             model, repository, model);
+// " --revision REVISION", or "".
+static const char *revision_option(const struct hub_model *model, char text[PATH_MAX]) {
+    snprintf(text, PATH_MAX, "%s%.512s", model->revision ? " --revision " : "", model->revision ? model->revision : "");
+    return text;
+}
+
+static err_t not_in_cache(const struct hub_model *model, const char *cache, const char *repository) {
+    char inner[PATH_MAX], revision[PATH_MAX];
+    const char *folder = strrchr(repository, '/') + 1;
+    if (snprintf(inner, sizeof inner, "%s/hub/%s", cache, folder) < (int)sizeof inner && is_folder(inner)) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                          "%s is not in the Hugging Face cache %s, but in %s/hub: use --hf-cache %s/hub", model->text, cache, cache,
+                          cache);
     }
-    TRY(read_revision(repository, revision, &found));
-    if (!found) {
-        TRY(newest_snapshot(repository, revision, &found));
+    char *similar = similar_model(cache, model->text);
+    err_t e = err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                         "%s is neither a folder nor in the local Hugging Face cache: searched %s%s; %s%s%snothing is downloaded "
+                         "automatically, so download it first (hf download %s%s)",
+                         model->text, repository, is_folder(cache) ? "" : " (the cache does not exist)",
+                         similar ? "the cache has " : "", similar ? similar : "", similar ? ": did you mean it? Else, " : "",
+                         model->text, revision_option(model, revision));
+    free(similar);
+    return e;
+}
+
+// Addresses on the hub's site, which people copy.
+static const char *const ADDRESSES[] = {"https://", "http://", "hf://", "huggingface.co/", "hf.co/"};
+
+static err_t no_folder(const char *model) {
+    char nearest[PATH_MAX];
+    for (size_t i = 0; i < sizeof ADDRESSES / sizeof *ADDRESSES; i++) {
+        if (strncmp(model, ADDRESSES[i], strlen(ADDRESSES[i])) == 0) {
+            return err_record(
+                EXPERTD_ERR_CHECKPOINT, NULL,
+                "%s is an address, and nothing is downloaded automatically: download the model (hf download ORG/NAME), "
+                "then use --model ORG/NAME",
+                model);
+        }
     }
-    if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no snapshot of %s: download it again (hf download %s)", repository, model, model);
+    if (model[0] == '~') {
+        return err_record(
+            EXPERTD_ERR_CHECKPOINT, NULL,
+            "there is no folder %s: only a shell expands ~, and only at the beginning of a word: write the complete path", model);
     }
-    TRY(format_path(path, path_bytes, repository, "snapshots", revision));
-    if (!is_folder(path)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s/refs/main names commit %s, which has no snapshot: download it again (hf download %s)",
-             repository, revision, model);
+    bool found = folder_nearest(model, nearest);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "there is no folder %s%s%s%s: a model is a folder, or ORG/NAME in the local Hugging Face cache", model,
+                      found ? " (the nearest folder that exists is " : "", found ? nearest : "", found ? ")" : "");
+}
+
+// ---- finding ----
+
+static FALLIBLE copy_path(const char *from, char *path, size_t path_bytes) {
+    if (strlen(from) >= path_bytes) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s is too long", from);
     }
+    memcpy(path, from, strlen(from) + 1);
     return OK;
 }
 
 FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes) {
-    const char *slash = hub_slash(model);
-    if (path_exists(model) || !slash) {
-        if (!path_exists(model)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s: a model is a folder, or ORG/NAME in the local Hugging Face cache",
-                 model);
-        }
-        if (strlen(model) >= path_bytes) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s is too long", model);
-        }
-        memcpy(path, model, strlen(model) + 1);
-        return OK;
+    struct hub_model hub;
+    if (path_exists(model)) {
+        return copy_path(model, path, path_bytes);
+    }
+    if (!parse_model(model, &hub)) {
+        return no_folder(model);
     }
     if (!cache || cache[0] == '\0') {
         FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s, and no Hugging Face cache to search: set HF_HOME or HF_HUB_CACHE",
              model);
     }
-    char repository[PATH_MAX];
-    int length = snprintf(repository, sizeof repository, "%s/models--%.*s--%s", cache, (int)(slash - model), model, slash + 1);
-    if (length < 0 || (size_t)length >= sizeof repository) {
+    char folder[PATH_MAX], snapshot[PATH_MAX];
+    int length =
+        snprintf(folder, sizeof folder, "%s/models--%.*s--%.*s", cache, hub.org, hub.text, hub.name, hub.text + hub.org + 1);
+    if (length < 0 || (size_t)length >= sizeof folder) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/models--%.256s is too long", cache, model);
     }
-    return resolve_repository(model, repository, path, path_bytes);
+    if (!is_folder(folder)) {
+        return not_in_cache(&hub, cache, folder);
+    }
+    struct hub_repository repository = {.name = hub.text, .folder = folder};
+    TRY(hub_snapshot(&repository, hub.revision, snapshot));
+    return copy_path(snapshot, path, path_bytes);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json_reader.h"
+#include "base/safetensors.h"
 
 struct parser {
     struct shard_index *index;
@@ -64,6 +65,7 @@ static FALLIBLE parse_map(struct parser *p) {
     do {
         struct shard_index_entry entry;
         TRY(read_string(p, &entry.tensor));
+        TRY_IN(safetensors_check_name(entry.tensor, strlen(entry.tensor)), "weight_map");
         TRY(json_reader_expect(&p->json, ':'));
         TRY_IN(read_string(p, &entry.file), "weight_map");
         if (!is_plain_name(entry.file)) {

@@ -14,8 +14,8 @@ enum {
 };
 
 struct shard_index_entry {
-    const char *tensor;
-    const char *file; // a plain name: no '/', not "." or ".."
+    const char *tensor; // a name that a safetensors file may have
+    const char *file;   // a plain name: no '/', not "." or ".."
 };
 
 struct shard_index {

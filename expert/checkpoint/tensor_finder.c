@@ -96,13 +96,14 @@ static const char *found_instead(const struct tensor_finder *finder, const char 
 
 static err_t missing(const struct tensor_finder *finder, const char *name) {
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(checkpoint_require(finder->checkpoint, name)); // listed, but in a file that could not be read
     const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
     if (instead) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
                           name, instead, tensor_quantised_text(finder, quantised));
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name,
-                      tensor_quantised_text(finder, quantised));
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; config.json (%s) requires it", path, name,
+                      tensor_quantised_text(finder, quantised), finder->sizes);
 }
 
 static bool same_shape(const struct expertd_tensor_view *view, const struct tensor_shape *shape) {
@@ -133,10 +134,11 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
         expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
         expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);
         bool one = strcmp(expected[0], expected[1]) == 0;
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but config.json requires %s%s%s: the two belong to different models",
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is %s, but config.json requires %s%s%s (%s): the two belong to different models",
              checkpoint_file_of(finder->checkpoint, entry), name,
              expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), expected[0], one ? "" : " or ",
-             one ? "" : expected[1]);
+             one ? "" : expected[1], finder->sizes);
     }
     finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
     finder->taken[i] = true;

@@ -15,11 +15,13 @@
 #include "expertd/base/tensor.h"
 #include "expertd/kernels/weights.h"
 
-enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256 };
+enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256, TENSOR_SIZES_TEXT_MAX = 384 };
 
 struct tensor_finder {
     const struct checkpoint *checkpoint;
     bool *taken;    // [checkpoint_count]
+    // "num_experts 8, hidden_size 64": config.json's keys that give the shapes, for messages; the caller sets it for a layer
+    char sizes[TENSOR_SIZES_TEXT_MAX];
     uint64_t bytes; // of the tensors taken since the caller last set it to 0
 };
 

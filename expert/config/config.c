@@ -3,91 +3,28 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/regular_file.h"
+#include "expert/config/json_text.h"
 
 struct config {
     char *path;
-    const char *name;     // of a member; borrowed from the root
-    const json_t *object; // borrowed from the root of the file
-    json_t *per_layer;    // maps a key to the number (as written) of a layer for which per_layer_config overrides it
-    struct config *text;  // of the text model; NULL: the same as the file's
+    const char *file, *prefix; // for messages about a key: "FILE: PREFIX.KEY"; prefix "": none. Borrowed
+    const char *name;          // of a member; borrowed from the root
+    const json_t *object;      // borrowed from the root of the file
+    json_t *per_layer;         // maps a key to the number (as written) of a layer for which per_layer_config overrides it
+    struct config *text;       // of the text model; NULL: the same as the file's
     // NULL and 0 in a text model's struct:
     json_t *root;
     char *bytes;
     size_t length;
 };
 
-// ---- bare NaN and Infinity ----
-
-// jansson rejects these numbers, so they are replaced by strings that no configuration contains: U+FDD0 is a noncharacter.
-struct bare_number {
-    const char *written, *quoted, *text;
-    double value;
-};
-static const struct bare_number BARE_NUMBERS[] = {
-    {"NaN", "\"\\uFDD0NaN\"", "\xef\xb7\x90NaN", NAN},
-    {"-Infinity", "\"\\uFDD0-Infinity\"", "\xef\xb7\x90-Infinity", -INFINITY},
-    {"Infinity", "\"\\uFDD0Infinity\"", "\xef\xb7\x90Infinity", INFINITY},
-};
-enum { BARE_NUMBER_COUNT = sizeof BARE_NUMBERS / sizeof *BARE_NUMBERS };
-
-// The bare number at `at` if the value ends there; NULL: none. In any other place jansson rejects the text.
-static const struct bare_number *bare_number_at(const char *at, const char *end) {
-    for (size_t i = 0; i < BARE_NUMBER_COUNT; i++) {
-        size_t length = strlen(BARE_NUMBERS[i].written);
-        if ((size_t)(end - at) < length || memcmp(at, BARE_NUMBERS[i].written, length) != 0) {
-            continue;
-        }
-        const char *next = at + length;
-        while (next < end && strchr(" \t\r\n", *next) && *next) {
-            next++;
-        }
-        return next < end && (*next == ',' || *next == ']' || *next == '}') ? &BARE_NUMBERS[i] : NULL;
-    }
-    return NULL;
-}
-
-// The end of the string that begins at `at`: past its closing quote.
-static const char *string_end(const char *at, const char *end) {
-    for (at++; at < end && *at != '"'; at++) {
-        at += *at == '\\' && end - at > 1;
-    }
-    return at < end ? at + 1 : end;
-}
-
-// Copies `text` to `out` with bare numbers quoted, and returns the length of the copy. out NULL: only measure.
-static size_t quote_bare_numbers(const char *text, size_t length, char *out) {
-    const char *at = text, *end = text + length;
-    size_t used = 0;
-    while (at < end) {
-        const char *next = *at == '"' ? string_end(at, end) : at + 1;
-        const char *from = at;
-        size_t bytes = (size_t)(next - at);
-        const struct bare_number *bare = *at == 'N' || *at == 'I' || *at == '-' ? bare_number_at(at, end) : NULL;
-        if (bare) {
-            next = at + strlen(bare->written);
-            from = bare->quoted;
-            bytes = strlen(bare->quoted);
-        }
-        if (out) {
-            memcpy(out + used, from, bytes);
-        }
-        used += bytes;
-        at = next;
-    }
-    return used;
-}
-
 static const struct bare_number *bare_number_of(const json_t *value) {
-    for (size_t i = 0; json_is_string(value) && i < BARE_NUMBER_COUNT; i++) {
-        if (strcmp(json_string_value(value), BARE_NUMBERS[i].text) == 0) {
-            return &BARE_NUMBERS[i];
-        }
-    }
-    return NULL;
+    return json_is_string(value) ? bare_number_find(json_string_value(value)) : NULL;
 }
 
 // ---- values in messages ----
@@ -115,15 +52,15 @@ static void value_text(const json_t *value, char *out, size_t out_bytes) {
 // ---- opening ----
 
 static FALLIBLE load(struct config *config) {
-    if (memchr(config->bytes, '\0', config->length)) { // jansson would stop there and ignore the rest
-        FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: it contains a NUL byte");
-    }
-    size_t quoted_length = quote_bare_numbers(config->bytes, config->length, NULL);
+    TRY(json_text_check(config->bytes, config->length));
+    size_t mark = json_text_mark(config->bytes, config->length);
+    const char *text = config->bytes + mark;
+    size_t length = config->length - mark, quoted_length = json_text_quote(text, length, NULL);
     char *quoted = malloc(quoted_length + 1);
     if (!quoted) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes", quoted_length);
     }
-    quote_bare_numbers(config->bytes, config->length, quoted);
+    json_text_quote(text, length, quoted);
     json_error_t error;
     config->root = json_loadb(quoted, quoted_length, JSON_REJECT_DUPLICATES, &error);
     free(quoted);
@@ -222,6 +159,8 @@ static FALLIBLE find_text(struct config *config) {
             FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
         }
         config->text->object = object;
+        config->text->file = config->path;
+        config->text->prefix = KEYS[i];
         return OK;
     }
     return OK;
@@ -235,6 +174,8 @@ static FALLIBLE create(const char *path, char *bytes, size_t length, struct conf
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
     }
     *config = (struct config){.path = strdup(path), .bytes = bytes, .length = length};
+    config->file = config->path;
+    config->prefix = "";
     err_t e = config->path ? load(config) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
     if (!err_is(e)) {
         e = find_text(config);
@@ -317,10 +258,85 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
     return true;
 }
 
-static err_t wrong_value(const struct config *config, const char *key, const json_t *value, const char *expected) {
-    char text[VALUE_TEXT_MAX];
-    value_text(value, text, sizeof text);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s: expected %s", config->path, key, text, expected);
+enum { NO_INDEX = -1 };
+
+// "text_config.num_experts[3]": the key with its path in the file, and the index if it has a list there. Returns text.
+static const char *key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]) {
+    char element[32] = "";
+    if (index != NO_INDEX && json_is_array(look_up(config->object, key))) {
+        snprintf(element, sizeof element, "[%" PRId64 "]", index);
+    }
+    snprintf(text, CONFIG_KEY_TEXT_MAX, "%s%s%s%s", config->prefix, config->prefix[0] ? "." : "", key, element);
+    return text;
+}
+
+// A string such as "8" or "true", which is shown in quotes.
+static bool looks_like_another_type(const json_t *value) {
+    const char *text = json_is_string(value) && !bare_number_of(value) ? json_string_value(value) : NULL;
+    char *end = NULL;
+    if (text) {
+        (void)strtod(text, &end);
+    }
+    return text && (*end == '\0' || strcmp(text, "true") == 0 || strcmp(text, "false") == 0 || strcmp(text, "null") == 0);
+}
+
+// Records "FILE: KEY is VALUE" and what follows.
+static err_t refuse_value(const struct config *config, const char *key, int64_t index, const json_t *value, const char *rest) {
+    char text[VALUE_TEXT_MAX], name[CONFIG_KEY_TEXT_MAX];
+    const char *quote = looks_like_another_type(value) ? "\"" : "";
+    snprintf(text, sizeof text, "missing");
+    if (value) {
+        value_text(value, text, sizeof text);
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s%s%s%s", config->file, key_text(config, key, index, name), quote,
+                      text, quote, rest);
+}
+
+// The first of the keys that is present and not null; the first of all if none is.
+static const char *present_key(const struct config *config, const char *const *keys) {
+    for (const char *const *key = keys; *key; key++) {
+        if (config_has(config, *key)) {
+            return *key;
+        }
+    }
+    return *keys;
+}
+
+err_t config_refuse(const struct config *config, const char *const *keys, uint32_t index, const char *rest, ...) {
+    char text[EXPERTD_ERR_MESSAGE_MAX / 2];
+    const char *key = present_key(config, keys);
+    const json_t *value = look_up(config->object, key), *element = json_array_get(value, index);
+    va_list args;
+    va_start(args, rest);
+    vsnprintf(text, sizeof text, rest, args);
+    va_end(args);
+    return refuse_value(config, key, index, element ? element : value, text);
+}
+
+err_t config_missing(const struct config *config, const char *const *keys, const char *expected) {
+    char name[CONFIG_KEY_TEXT_MAX], others[256] = "";
+    size_t used = 0;
+    for (const char *const *key = keys + 1; *keys && *key && used < sizeof others; key++) {
+        used += (size_t)snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "; other names: ", *key);
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing (expected: %s%s): is this the model's own config.json?",
+                      config->file, key_text(config, keys[0], NO_INDEX, name), expected, others);
+}
+
+const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (; *settings; settings++) {
+        const char *key = present_key(config, *settings);
+        const json_t *value = look_up(config->object, key);
+        if (value && used < bytes) {
+            char name[CONFIG_KEY_TEXT_MAX], written[VALUE_TEXT_MAX];
+            value_text(value, written, sizeof written);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s %s", used ? ", " : "", key_text(config, key, NO_INDEX, name),
+                                     written);
+        }
+    }
+    return text;
 }
 
 FALLIBLE config_same_in_all_layers(const struct config *config, const char *key) {
@@ -333,16 +349,15 @@ FALLIBLE config_same_in_all_layers(const struct config *config, const char *key)
     return OK;
 }
 
-enum { NO_INDEX = -1 };
-
 // The value of a key, or if it is a list and an index is given, that element. NULL: absent or null.
 static FALLIBLE value_of(const struct config *config, const char *key, int64_t index, const json_t **out) {
     TRY(config_same_in_all_layers(config, key));
     const json_t *value = look_up(config->object, key);
     if (index != NO_INDEX && json_is_array(value)) {
         if ((size_t)index >= json_array_size(value)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: element %" PRId64 " is missing", config->path, key,
-                 json_array_size(value), index);
+            char name[CONFIG_KEY_TEXT_MAX];
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: element %" PRId64 " is missing: expected one for each layer",
+                 config->file, key_text(config, key, NO_INDEX, name), json_array_size(value), index);
         }
         value = json_array_get(value, (size_t)index);
     }
@@ -357,11 +372,11 @@ static FALLIBLE find(const struct config *config, const char *const *keys, int64
         const json_t *value = NULL;
         TRY(value_of(config, *keys, index, &value));
         if (value && *out && !same(*out, value)) {
-            char first[VALUE_TEXT_MAX], second[VALUE_TEXT_MAX];
+            char first[VALUE_TEXT_MAX], second[VALUE_TEXT_MAX], names[2][CONFIG_KEY_TEXT_MAX];
             value_text(*out, first, sizeof first);
             value_text(value, second, sizeof second);
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s and %s is %s, but both name the same setting: one is wrong", config->path,
-                 *key, first, *keys, second);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s and %s is %s, but both name the same setting: one is wrong; remove it",
+                 config->file, key_text(config, *key, index, names[0]), first, key_text(config, *keys, index, names[1]), second);
         }
         if (value && !*out) {
             *out = value;
@@ -371,11 +386,11 @@ static FALLIBLE find(const struct config *config, const char *const *keys, int64
     return OK;
 }
 
-static FALLIBLE number_to_u32(const struct config *config, const char *key, const json_t *value, uint32_t *out) {
+static FALLIBLE number_to_u32(const struct config *config, const char *key, int64_t index, const json_t *value, uint32_t *out) {
     double number = json_number_value(value); // 0 for other types
     bool integer = json_is_integer(value) || (json_is_real(value) && number == floor(number));
     if (!integer || number < 0 || number > UINT32_MAX) {
-        return wrong_value(config, key, value, "an integer from 0 to 4294967295");
+        return refuse_value(config, key, index, value, ": expected an integer from 0 to 4294967295");
     }
     *out = (uint32_t)number;
     return OK;
@@ -386,7 +401,7 @@ static FALLIBLE u32_at(const struct config *config, const char *const *keys, int
     const json_t *value;
     TRY(find(config, keys, index, &key, &value));
     *found = value != NULL;
-    return value ? number_to_u32(config, key, value, out) : OK;
+    return value ? number_to_u32(config, key, index, value, out) : OK;
 }
 
 FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found) {
@@ -404,7 +419,7 @@ static FALLIBLE f64_at(const struct config *config, const char *const *keys, int
     *found = value != NULL;
     const struct bare_number *bare = bare_number_of(value);
     if (value && !bare && !json_is_number(value)) {
-        return wrong_value(config, key, value, "a number");
+        return refuse_value(config, key, index, value, ": expected a number");
     }
     if (value) {
         *out = bare ? bare->value : json_number_value(value);
@@ -426,7 +441,7 @@ FALLIBLE config_bool(const struct config *config, const char *const *keys, bool 
     TRY(find(config, keys, NO_INDEX, &key, &value));
     *found = value != NULL;
     if (value && !json_is_boolean(value)) {
-        return wrong_value(config, key, value, "true or false");
+        return refuse_value(config, key, NO_INDEX, value, ": expected true or false");
     }
     if (value) {
         *out = json_is_true(value);
@@ -440,7 +455,7 @@ static FALLIBLE string_at(const struct config *config, const char *const *keys, 
     TRY(find(config, keys, index, &key, &value));
     *found = value != NULL;
     if (value && (!json_is_string(value) || bare_number_of(value))) {
-        return wrong_value(config, key, value, "a string");
+        return refuse_value(config, key, index, value, ": expected a string");
     }
     if (value) {
         *out = json_string_value(value);
@@ -467,14 +482,15 @@ FALLIBLE config_u32_list(const struct config *config, const char *const *keys, u
         return OK;
     }
     if (!json_is_array(value)) {
-        return wrong_value(config, key, value, "a list of integers");
+        return refuse_value(config, key, NO_INDEX, value, ": expected a list of integers");
     }
     if (json_array_size(value) > max) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: expected at most %zu", config->path, key, json_array_size(value),
-             max);
+        char name[CONFIG_KEY_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu elements: expected at most %zu", config->file,
+             key_text(config, key, NO_INDEX, name), json_array_size(value), max);
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
-        TRY(number_to_u32(config, key, json_array_get(value, i), &out[i]));
+        TRY(number_to_u32(config, key, (int64_t)i, json_array_get(value, i), &out[i]));
     }
     *count = json_array_size(value);
     return OK;
@@ -487,6 +503,11 @@ bool config_has(const struct config *config, const char *key) {
 
 bool config_is_null(const struct config *config, const char *key) {
     return json_is_null(look_up(config->object, key));
+}
+
+bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b) {
+    const json_t *value_a = look_up(a->object, key_a), *value_b = look_up(b->object, key_b);
+    return value_a == value_b || json_equal(value_a, value_b);
 }
 
 size_t config_list_length(const struct config *config, const char *key) {
@@ -513,6 +534,8 @@ FALLIBLE config_each_member(const struct config *config, const char *key, config
     for (void *at = json_object_iter(object); at && !err_is(e); at = json_object_iter_next(object, at)) {
         const char *name = json_object_iter_key(at);
         struct config member = {.path = member_path(config, key, name), .name = name, .object = json_object_iter_value(at)};
+        member.file = member.path;
+        member.prefix = "";
         e = member.path ? visit(context, &member) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
         free(member.path);
     }

@@ -54,11 +54,28 @@ size_t config_object_size(const struct config *config, const char *key); // 0: n
 typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 
+// Are the two values equal, or both absent?
+bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b);
+
 // The name of a member in its object, borrowed from the file's configuration; it may contain any characters.
 const char *config_member_name(const struct config *member);
 
 // A value as text (`silu`, `true`, `2.5`, `[8, 8]`), cut to out_bytes; false: absent or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
+
+// ---- errors and messages. They name a key as the file has it, with its path in the file: "text_config.num_experts"
+enum { CONFIG_KEY_TEXT_MAX = 192 };
+
+// Records EXPERTD_ERR_CHECKPOINT, "FILE: KEY is VALUE" and the rest (": expected 1 to 8", a printf format), for the first of `keys`
+// that is present; of a list the element `index`.
+err_t config_refuse(const struct config *config, const char *const *keys, uint32_t index, const char *rest, ...)
+    __attribute__((format(printf, 4, 5)));
+// Records the same code for a setting that none of the keys gives, with what was expected.
+err_t config_missing(const struct config *config, const char *const *keys, const char *expected);
+
+// "num_experts 8, hidden_size 64": the keys and values of the settings that are present. `settings` is a NULL-terminated list of
+// alternative names. Returns text, cut to `bytes`.
+const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes);
 
 // The file's path, for messages.
 const char *config_path(const struct config *config);

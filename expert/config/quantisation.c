@@ -6,24 +6,34 @@
 
 enum { KEY_MAX = 256, IGNORED_MAX = 1 << 20 };
 
-// "SECTION.NAME"
+// "OBJECT.NAME"
 struct key {
     char text[KEY_MAX];
 };
 
-static struct key key_of(const struct quantisation *q, const char *name) {
+static struct key key_in(const char *object, const char *name) {
     struct key key;
-    snprintf(key.text, sizeof key.text, "%s.%s", q->section, name);
+    snprintf(key.text, sizeof key.text, "%s%s%s", object, object[0] ? "." : "", name);
     return key;
 }
 
+static struct key key_of(const struct quantisation *q, const char *name) {
+    return key_in(q->object, name);
+}
+
+// vLLM reads the sections in this order; transformers reads the first only.
 static bool find_section(const struct config *config, struct quantisation *out) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *const configs[] = {config, config_text(config)};
-    for (size_t i = 0; i < 4 && !out->config; i++) {
-        if (config_has(configs[i / 2], SECTIONS[i % 2])) {
-            out->config = configs[i / 2];
-            out->section = SECTIONS[i % 2];
+    size_t places = config_text(config) == config ? 2 : 4;
+    for (size_t i = 0; i < places; i++) {
+        const struct config *place = configs[i / 2];
+        const char *section = SECTIONS[i % 2];
+        if (!out->config && config_has(place, section)) {
+            out->config = place;
+            out->object = out->section = section;
+        } else if (config_has(place, section) && !config_equal(out->config, out->object, place, section)) {
+            out->other_section = section;
         }
     }
     return out->config != NULL;
@@ -37,7 +47,9 @@ static FALLIBLE read_method(struct quantisation *q) {
     const char *text = "";
     bool found;
     TRY(config_string(q->config, keys, &text, &found));
-    snprintf(q->method, sizeof q->method, "%s", text);
+    if (found) {
+        snprintf(q->method, sizeof q->method, "%s", text);
+    }
     return OK;
 }
 
@@ -83,24 +95,30 @@ static const struct form FORMS[] = {
 };
 enum { FORM_COUNT = sizeof FORMS / sizeof *FORMS };
 
-static FALLIBLE read_form(struct quantisation *q) {
-    const struct form *first = NULL;
+// The first key of the object that says a form; NULL: none. EXPERTD_ERR_CHECKPOINT: another key says the other form.
+static FALLIBLE find_form(const struct config *config, const char *object, const struct form **out) {
+    *out = NULL;
     for (size_t i = 0; i < FORM_COUNT; i++) {
-        const struct form *form = &FORMS[i];
-        struct key key = key_of(q, form->key);
+        const struct form *form = &FORMS[i], *first = *out;
+        struct key key = key_in(object, form->key);
         char text[64];
-        if (!config_value_text(q->config, key.text, text, sizeof text) || strcasecmp(text, form->value) != 0) {
+        if (!config_value_text(config, key.text, text, sizeof text) || strcasecmp(text, form->value) != 0) {
             continue;
         }
         if (first && first->as_is != form->as_is) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %s.%s is %s, but %s.%s is %s: the two give the stored zero points different meanings; remove the wrong one",
-                 config_path(q->config), q->section, first->key, first->value, q->section, form->key, form->value);
+                 "%s: %s is %s, but %s is %s: the two give the stored zero points different meanings; remove the wrong one",
+                 config_path(config), key_in(object, first->key).text, first->value, key.text, form->value);
         }
-        first = first ? first : form;
+        *out = first ? first : form;
     }
-    q->zero_points_are_stored_as_is = first && first->as_is;
-    q->form_key = first ? first->key : NULL;
+    return OK;
+}
+
+static FALLIBLE read_form(struct quantisation *q) {
+    const struct form *form;
+    TRY(find_form(q->config, q->object, &form));
+    q->zero_points_are_stored_as_is = form && form->as_is;
     return OK;
 }
 
@@ -124,6 +142,7 @@ static FALLIBLE read_gptq(struct quantisation *q) {
     bool found;
     TRY(refuse_other_forms(q));
     TRY(expect_text(q, "pack_dtype", "int32"));
+    TRY(expect_text(q, "is_marlin_format", "false"));
     return config_bool(q->config, keys, &q->static_groups, &found);
 }
 
@@ -166,8 +185,9 @@ static FALLIBLE read_ignored(struct quantisation *q) {
 
 static FALLIBLE read_base(struct quantisation *q) {
     struct key quark = key_of(q, "global_quant_config.weight");
-    const char *object = config_object_size(q->config, quark.text) > 0 ? quark.text : q->section;
-    return quantisation_read_setting(q->config, object, object, &q->texts, &q->base);
+    bool is_quark = config_object_size(q->config, quark.text) > 0;
+    return quantisation_read_setting(q->config, is_quark ? quark.text : q->object, is_quark ? quark.text : q->section, &q->texts,
+                                     &q->base);
 }
 
 static FALLIBLE read_section(struct quantisation *q) {
@@ -186,7 +206,7 @@ static FALLIBLE read_section(struct quantisation *q) {
     }
     TRY(read_form(q));
     TRY(read_base(q));
-    TRY(quantisation_read_overrides(q->config, q->section, &q->overrides));
+    TRY(quantisation_read_overrides(q->config, q->object, &q->overrides));
     return read_ignored(q);
 }
 
@@ -194,9 +214,65 @@ bool quantisation_names(const struct quantisation *q, const char *family) {
     return strstr(q->packing[0] ? q->packing : q->method, family) != NULL;
 }
 
-FALLIBLE quantisation_read(const struct config *config, struct quantisation *out) {
+bool quantisation_value(const struct quantisation *q, const char *name, char *text, size_t bytes) {
+    return q->config && config_value_text(q->config, key_of(q, name).text, text, bytes);
+}
+
+// ---- a file beside config.json ----
+
+static FALLIBLE compare_forms(const struct quantisation *q, const struct quantisation_file *beside) {
+    const struct form *here, *there;
+    TRY(find_form(q->config, q->object, &here));
+    TRY(find_form(beside->config, beside->object, &there));
+    if (there && q->zero_points_are_stored_as_is != there->as_is) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.%s is %s, but %s of %s is %s: the two give the stored zero points different meanings; correct the wrong one",
+             config_path(q->config), q->section, here ? here->key : "checkpoint_format", here ? here->value : "absent (gptq)",
+             there->key, beside->name, there->value);
+    }
+    return OK;
+}
+
+// Compares only what no tensor decides: shapes give bits and sizes, g_idx the order of k. vLLM and transformers read config.json,
+// AutoGPTQ and GPTQModel the other file.
+static FALLIBLE compare_beside(struct quantisation *q, const struct quantisation_file *beside) {
+    struct quantisation_setting other;
+    TRY(quantisation_read_setting(beside->config, beside->object, beside->name, &q->texts, &other));
+    if (other.symmetric_key && q->base.symmetric_key && other.symmetric != q->base.symmetric) {
+        bool yes = q->base.symmetric == QUANTISATION_YES;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: correct the wrong one", config_path(q->config),
+             q->base.symmetric_key, yes ? "true" : "false", other.symmetric_key, yes ? "false" : "true");
+    }
+    if (!q->base.symmetric_key) {
+        q->base.symmetric = other.symmetric;
+        q->base.symmetric_key = other.symmetric_key;
+    }
+    if (other.ordered == QUANTISATION_YES) {
+        q->base.ordered = other.ordered;
+        q->base.ordered_key = other.ordered_key;
+    }
+    return compare_forms(q, beside);
+}
+
+static FALLIBLE read_all(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
+    bool is_beside = beside && beside->config;
+    if (find_section(config, out)) {
+        TRY(read_section(out));
+        return is_beside ? compare_beside(out, beside) : OK;
+    }
+    if (!is_beside) {
+        return OK;
+    }
+    out->config = beside->config;
+    out->object = beside->object;
+    out->section = beside->name;
+    snprintf(out->method, sizeof out->method, "%s", beside->method);
+    return read_section(out);
+}
+
+FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
     *out = (struct quantisation){0};
-    err_t e = find_section(config, out) ? read_section(out) : OK;
+    err_t e = read_all(config, beside, out);
     out->is_read = true;
     if (err_is(e)) {
         quantisation_deinit(out);
@@ -232,24 +308,23 @@ static void add_candidate(const struct quantisation *q, const struct quantisatio
 
 FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module, struct quantisation_candidates *out) {
     const struct quantisation_override *chosen = NULL; // not of a group
-    bool groups = false, in_group = false;
+    struct quantisation_matches matches;
+    bool in_group = false;
     *out = (struct quantisation_candidates){0};
-    for (size_t i = 0; i < q->overrides.count; i++) {
-        const struct quantisation_override *override = &q->overrides.at[i];
-        bool matches;
-        TRY(quantisation_override_matches(override, module, &matches));
-        groups |= override->of_group;
-        in_group |= override->of_group && matches;
-        if (matches && override->of_group) {
+    TRY(quantisation_matching_overrides(&q->overrides, module, &matches));
+    for (size_t i = 0; i < matches.count; i++) {
+        const struct quantisation_override *override = &q->overrides.at[matches.at[i]];
+        in_group |= override->of_group;
+        if (override->of_group) {
             add_candidate(q, override, out);
-        } else if (matches && (!chosen || (override->exact && !chosen->exact))) {
+        } else if (!chosen || (override->exact && !chosen->exact)) {
             chosen = override;
         }
     }
     if (chosen && !chosen->excludes) {
         add_candidate(q, chosen, out);
     }
-    out->in_no_group = groups && !in_group;
+    out->in_no_group = q->overrides.count > 0 && q->overrides.at[0].of_group && !in_group; // groups are read first
     if (out->count == 0) {
         out->at[out->count++] = q->base;
     }
@@ -257,12 +332,12 @@ FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module
 }
 
 FALLIBLE quantisation_leaves_out(const struct quantisation *q, const char *module, bool *is, const char **entry) {
+    struct quantisation_matches matches;
     *is = false;
-    for (size_t i = 0; i < q->overrides.count && !*is; i++) {
-        if (q->overrides.at[i].excludes) {
-            TRY(quantisation_override_matches(&q->overrides.at[i], module, is));
-            *entry = q->overrides.at[i].path;
-        }
+    TRY(quantisation_matching_overrides(&q->overrides, module, &matches));
+    for (size_t i = 0; i < matches.count && !*is; i++) {
+        *is = q->overrides.at[matches.at[i]].excludes;
+        *entry = q->overrides.at[matches.at[i]].path;
     }
     for (size_t i = 0; i < q->ignored_count && !*is; i++) {
         TRY(name_pattern_matches(&q->ignored[i], module, is));

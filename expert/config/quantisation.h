@@ -19,7 +19,8 @@ enum { QUANTISATION_METHOD_MAX = 64, QUANTISATION_CANDIDATES_MAX = 8 };
 struct quantisation {
     bool is_read;
     const struct config *config;          // NULL: config.json has no such section
-    const char *section;                  // "quantization_config"
+    const char *object;                   // the section's key in it; "": the whole file
+    const char *section;                  // for messages: "quantization_config", "quantize_config.json"
     char method[QUANTISATION_METHOD_MAX]; // quant_method; "": not specified
     char
         packing[QUANTISATION_METHOD_MAX]; // AutoRound's packing_format, or its older name backend: "auto_round:auto_gptq"; "": none
@@ -29,14 +30,26 @@ struct quantisation {
     size_t ignored_count;
     struct quantisation_texts texts;
     bool zero_points_are_stored_as_is; // GPTQ's second form, gptq_v2; the first stores zero points minus one
-    const char *form_key;              // the key that says the form; NULL: none
     bool static_groups;                // GPTQ's groups are consecutive although k was quantised in another order
+    const char *other_section;         // of config.json, which is not read and says something else; NULL: none
 };
 
-// EXPERTD_ERR_CHECKPOINT names a key of the wrong type, a value that gives the tensors a meaning that is not supported, keys that
-// contradict each other, or an expression that is not valid. On success `out` is to be closed by quantisation_deinit.
-FALLIBLE quantisation_read(const struct config *config, struct quantisation *out);
+// A file beside config.json in which older quantisers write the same facts.
+struct quantisation_file {
+    const struct config *config; // NULL: there is none; must outlive the quantisation
+    const char *name, *object,
+        *method; // "quantize_config.json"; the object with the facts, "": the whole; the method if it says none
+};
+
+// Reads the section of config.json, or without one the file beside it. `beside` may be NULL. What the two say differently, and no
+// tensor decides, is refused. EXPERTD_ERR_CHECKPOINT names a key of the wrong type, a value that gives the tensors a meaning that
+// is not supported, keys that contradict each other, or an expression that is not valid. On success `out` is to be closed by
+// quantisation_deinit.
+FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out);
 void quantisation_deinit(struct quantisation *quantisation); // legal on a zeroed struct
+
+// A value of the section as text; false: absent or null. name: "version", "export.pack_method".
+bool quantisation_value(const struct quantisation *quantisation, const char *name, char *text, size_t bytes);
 
 // Do packing_format or quant_method name the family "awq" or "gptq"? A packing_format takes precedence.
 bool quantisation_names(const struct quantisation *quantisation, const char *family);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OVERRIDES_MAX = 8192, PATTERNS_MAX = 65536, KEY_MAX = 256, PLAIN_BITS = 16 };
+enum { OVERRIDES_MAX = 1 << 18, PATTERNS_MAX = 1 << 18, KEY_MAX = 256, PLAIN_BITS = 16 };
 
 static const char EXPRESSION_CHARACTERS[] = "*+?^$()[]{}|\\"; // vLLM and SGLang know AutoRound's expressions by these
 
@@ -124,15 +124,112 @@ static err_t visit_member(void *context, const struct config *member) {
     return read_override(reader, member, &grown[out->count++]);
 }
 
+// ---- the search for a module ----
+
+struct quantisation_exact_name {
+    const char *text;
+    uint32_t override;
+};
+
+static int compare_names(const void *left, const void *right) {
+    const struct quantisation_exact_name *a = left, *b = right;
+    int order = strcmp(a->text, b->text);
+    return order ? order : (a->override > b->override) - (a->override < b->override);
+}
+
+static void index_override(struct quantisation_overrides *out, uint32_t index) {
+    const struct quantisation_override *override = &out->at[index];
+    bool other = override->any_linear;
+    for (size_t p = 0; p < override->count; p++) {
+        bool exact = override->patterns[p].match == NAME_EXACT;
+        other |= !exact;
+        if (exact) {
+            out->names[out->name_count++] = (struct quantisation_exact_name){override->patterns[p].text, index};
+        }
+    }
+    if (other) {
+        out->with_patterns[out->with_patterns_count++] = index;
+    }
+}
+
+static FALLIBLE make_index(struct quantisation_overrides *out, size_t patterns) {
+    out->names = calloc(patterns + 1, sizeof *out->names);
+    out->with_patterns = calloc(out->count + 1, sizeof *out->with_patterns);
+    if (!out->names || !out->with_patterns) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu names of modules", patterns);
+    }
+    for (size_t i = 0; i < out->count; i++) {
+        index_override(out, (uint32_t)i);
+    }
+    qsort(out->names, out->name_count, sizeof *out->names, compare_names);
+    return OK;
+}
+
+// The first entry of the name.
+static size_t find_name(const struct quantisation_overrides *overrides, const char *module) {
+    size_t low = 0, high = overrides->name_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(overrides->names[middle].text, module) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static FALLIBLE has_match(const struct quantisation_override *override, const char *module, bool *matches) {
+    *matches = override->any_linear;
+    for (size_t i = 0; i < override->count && !*matches; i++) {
+        if (override->patterns[i].match != NAME_EXACT) {
+            TRY_IN(name_pattern_matches(&override->patterns[i], module, matches), "%s", override->path);
+        }
+    }
+    return OK;
+}
+
+static void add_match(struct quantisation_matches *out, uint32_t override) {
+    bool is_new = out->count == 0 || out->at[out->count - 1] != override;
+    if (is_new && out->count < QUANTISATION_MATCHES_MAX) {
+        out->at[out->count++] = override;
+    }
+}
+
+// Merges the overrides that have the exact name with those that have a matching pattern.
+FALLIBLE quantisation_matching_overrides(const struct quantisation_overrides *overrides, const char *module,
+                                         struct quantisation_matches *out) {
+    size_t name = find_name(overrides, module);
+    *out = (struct quantisation_matches){0};
+    for (size_t i = 0; i <= overrides->with_patterns_count; i++) {
+        uint32_t next = i < overrides->with_patterns_count ? overrides->with_patterns[i] : UINT32_MAX;
+        bool matches = false;
+        for (; name < overrides->name_count && overrides->names[name].override < next &&
+               strcmp(overrides->names[name].text, module) == 0;
+             name++) {
+            add_match(out, overrides->names[name].override);
+        }
+        if (next != UINT32_MAX) {
+            TRY(has_match(&overrides->at[next], module, &matches));
+        }
+        if (matches) {
+            add_match(out, next);
+        }
+    }
+    return OK;
+}
+
+// ---- all overrides ----
+
 FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out) {
     struct reader reader = {.config = config, .out = out};
     for (size_t i = 0; i < sizeof CONTAINERS / sizeof *CONTAINERS; i++) {
         char key[KEY_MAX];
         reader.container = &CONTAINERS[i];
-        snprintf(key, sizeof key, "%s.%s", section, CONTAINERS[i].key);
+        snprintf(key, sizeof key, "%s%s%s", section, section[0] ? "." : "", CONTAINERS[i].key);
         TRY(config_each_member(config, key, visit_member, &reader));
     }
-    return OK;
+    return make_index(out, reader.patterns);
 }
 
 void quantisation_overrides_deinit(struct quantisation_overrides *overrides) {
@@ -143,14 +240,8 @@ void quantisation_overrides_deinit(struct quantisation_overrides *overrides) {
         free(overrides->at[i].patterns);
     }
     free(overrides->at);
+    free(overrides->names);
+    free(overrides->with_patterns);
     quantisation_texts_deinit(&overrides->texts);
     *overrides = (struct quantisation_overrides){0};
-}
-
-FALLIBLE quantisation_override_matches(const struct quantisation_override *override, const char *module, bool *matches) {
-    *matches = override->any_linear;
-    for (size_t i = 0; i < override->count && !*matches; i++) {
-        TRY_IN(name_pattern_matches(&override->patterns[i], module, matches), "%s", override->path);
-    }
-    return OK;
 }

@@ -20,13 +20,28 @@ struct quantisation_overrides {
     struct quantisation_override *at;
     size_t count;
     struct quantisation_texts texts; // paths and keys of the overrides
+    // Some files name each of 50000 modules: exact names are searched in order, other patterns one after the other.
+    struct quantisation_exact_name *names; // ascending by name, then by override
+    size_t name_count;
+    uint32_t *with_patterns; // overrides that have other patterns, ascending
+    size_t with_patterns_count;
 };
 
-// Reads all overrides of the section ("quantization_config"). The configuration must outlive *out. EXPERTD_ERR_CHECKPOINT: a key of
-// the wrong type, an expression that is not valid, too many of them; *out is then to be closed too.
+// Reads all overrides of the object `section` ("quantization_config"; "": the whole file). The configuration must outlive *out.
+// EXPERTD_ERR_CHECKPOINT: a key of the wrong type, an expression that is not valid, too many of them; *out is then to be closed
+// too.
 FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out);
 void quantisation_overrides_deinit(struct quantisation_overrides *overrides); // legal on a zeroed struct
 
-FALLIBLE quantisation_override_matches(const struct quantisation_override *override, const char *module, bool *matches);
+enum { QUANTISATION_MATCHES_MAX = 64 };
+struct quantisation_matches {
+    uint32_t at[QUANTISATION_MATCHES_MAX]; // indices of overrides, ascending
+    size_t count;
+};
+
+// The overrides that name the module; of more than QUANTISATION_MATCHES_MAX the first. EXPERTD_ERR_CHECKPOINT: an expression takes
+// too many steps.
+FALLIBLE quantisation_matching_overrides(const struct quantisation_overrides *overrides, const char *module,
+                                         struct quantisation_matches *out);
 
 #endif

@@ -44,7 +44,8 @@ static void pieces_of(const struct expertd_packed_weights *m, size_t bytes[PIECE
         bytes[PIECE_DATA] = m->n * m->k * expertd_dtype_size(m->dtype);
         return;
     }
-    struct device_codes_size codes = device_codes_bytes(m->format, m->n, m->k);
+    const struct expertd_quantised_format held = device_codes_format(m->format);
+    struct device_codes_size codes = device_codes_bytes(&held, m->n, m->k);
     bytes[PIECE_DATA] = codes.codes;
     bytes[PIECE_SCALES] = codes.scales;
     bytes[PIECE_ZEROS] = codes.zeros;
@@ -103,8 +104,8 @@ static void lay_out_matrix(struct device_pool *pool, const struct expertd_packed
     const uint8_t *zeros = add_part(pool, out, bytes[PIECE_ZEROS]);
     const float *globals = add_part(pool, out, bytes[PIECE_GLOBAL]);
     if (m->format) {
-        matrix->quantised =
-            (struct expertd_device_quantised){.format = *m->format, .scales = scales, .zeros = zeros, .globals = globals};
+        matrix->quantised = (struct expertd_device_quantised){
+            .format = device_codes_format(m->format), .scales = scales, .zeros = zeros, .globals = globals};
     }
 }
 

@@ -8,6 +8,7 @@
 #include "expert/device/device_scratch.h"
 #include "expert/model/memory.h"
 #include "expertd/kernels/quantised.h"
+#include "kernels/device/device_codes.h"
 #include "shard/exchange.h"
 
 // ---- checks
@@ -18,6 +19,21 @@ static bool same_format(const struct expertd_packed_weights *a, const struct exp
         return f == g;
     }
     return expertd_quantised_format_equal(f, g);
+}
+
+// Whether devices have kernels for the format of a matrix, if it has one.
+static bool is_supported(const struct expertd_packed_weights *m) {
+    return !m->format || device_codes_supported(m->format);
+}
+
+static bool are_supported(const struct model_layer *layer) {
+    bool all = is_supported(&layer->shared.gate) && is_supported(&layer->shared.up) && is_supported(&layer->shared.down);
+    for (uint32_t s = 0; s < layer->shapes.count; s++) {
+        for (int i = 0; i < EXPERT_MATRICES; i++) {
+            all = all && is_supported(&layer->shapes.all[s].matrix[i]);
+        }
+    }
+    return all;
 }
 
 // One kernel multiplies gate and up, so they need one format.
@@ -42,6 +58,12 @@ static FALLIBLE check_layers(const struct model *model) {
         }
         if (layer->params.has_output_norm) {
             FAIL(EXPERTD_ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
+                 layer->params.layer);
+        }
+        if (!are_supported(layer)) {
+            FAIL(EXPERTD_ERR_UNAVAILABLE,
+                 "layer %u: its weights have minima beside their scales, which GPUs do not compute: serve them with --widen, or "
+                 "with --device cpu",
                  layer->params.layer);
         }
         if (gate_differs(layer)) {
@@ -196,6 +218,7 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
 static FALLIBLE make_table(struct device_layer *layer, const struct model_layer *from, uint32_t ranks) {
     uint32_t places = ranks * from->shapes.count;
     layer->shapes = from->shapes.count;
+    INVARIANT(places > 0);
     layer->places = calloc(places, sizeof *layer->places);
     layer->taken = calloc(places, sizeof *layer->taken);
     unsigned char *taken = calloc(places, from->params.num_experts);

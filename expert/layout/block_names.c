@@ -17,7 +17,7 @@ enum { KNOWN_NAMES = 16 };
 static const char *const KNOWN[BLOCK_PARTS][KNOWN_NAMES] = {
     [BLOCK_ROUTER] = {"gate.weight", "router.weight", "router.layer.weight", "router.gate.weight", "router.classifier.weight",
                       "router.proj.weight", "router.linear.weight", "gate.wg.weight", "gate.gate_proj.weight", "gate.gate.weight",
-                      "gate_weight"},
+                      "gate.proj.weight", "gate_weight"},
     [BLOCK_ROUTER_BIAS] = {"router.bias", "router.linear.bias", "router.layer.bias", "gate.bias"},
     // gate.bias is not among them: in other models it is added to the logits.
     [BLOCK_SELECTION_BIAS] = {"gate.e_score_correction_bias", "e_score_correction_bias", "router.e_score_correction_bias",

@@ -28,6 +28,7 @@ struct block_search {
     const struct tensor_names *names; // of the row
     char layer[TENSOR_NAME_MAX];      // "model.layers.3"
     char block[TENSOR_NAME_MAX];      // "model.layers.3.mlp"; equal to layer if the parts are modules of the layer itself
+    char module[TENSOR_NAME_MAX];     // the experts' module: "model.layers.3.mlp.experts"
 };
 
 enum block_part {

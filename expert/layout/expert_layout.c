@@ -8,10 +8,29 @@
 #include "expert/layout/stacked_experts.h"
 #include "expert/layout/zero_points.h"
 
-// Whether rows alternate cannot be seen in the file, so only the names with which gpt-oss's own tools store them are accepted.
-static FALLIBLE check_alternation(const struct tensor_finder *finder, const struct expert_layout *layout, bool alternates,
-                                  const char *module) {
-    if (alternates && layout->set->gate_up && !layout->set->may_alternate) {
+// GPTQModel cuts gpt-oss's gate_up_proj in halves and joins them again to compute: its gate_proj and up_proj hold alternating rows
+// (its library Defuser). All other known tools store gate_proj and up_proj themselves: MLX, LLM Compressor, AutoRound.
+static FALLIBLE check_separated(const struct tensor_finder *finder, const char *module) {
+    static const char KEY[] = "quantization_config.meta.quantizer";
+    char quantizer[128];
+    const struct config *config = checkpoint_config(finder->checkpoint);
+    if (config_value_text(config, KEY, quantizer, sizeof quantizer) && strstr(quantizer, "gptqmodel")) {
+        FAIL(
+            EXPERTD_ERR_CHECKPOINT,
+            "%s: %s: gate_proj and up_proj of this architecture by GPTQModel (%s is %s) may each hold rows of both: which rows are "
+            "gate's cannot be told; use a checkpoint with gate_up_proj, or of another quantiser",
+            checkpoint_path(finder->checkpoint), module, KEY, quantizer);
+    }
+    return OK;
+}
+
+// For an architecture whose gate and up alternate in one matrix. A file has no mark of that, so only the names with which its tools
+// store alternating rows are accepted.
+static FALLIBLE check_alternation(const struct tensor_finder *finder, const struct expert_layout *layout, const char *module) {
+    if (!layout->set->gate_up) {
+        return check_separated(finder, module);
+    }
+    if (!layout->set->may_alternate) {
         FAIL(
             EXPERTD_ERR_CHECKPOINT,
             "%s: %s.%s: gate and up alternate in this architecture's gate_up_proj; whether they do under this name cannot be told: "
@@ -39,7 +58,7 @@ static FALLIBLE resolve_separate(struct tensor_finder *finder, const struct expe
 static FALLIBLE resolve_layout(struct tensor_finder *finder, bool alternates, struct layer_tensors *out) {
     struct expert_layout layout;
     TRY(expert_names_find(finder, out->prefix, expertd_activation_is_gated(&out->params.activation), &layout));
-    TRY(check_alternation(finder, &layout, alternates, out->prefix));
+    TRY(alternates ? check_alternation(finder, &layout, out->prefix) : OK);
     return layout.arrangement == ARRANGED_STACKED ? stacked_experts_take(finder, &layout, alternates, out)
                                                   : resolve_separate(finder, &layout, alternates, out);
 }
@@ -98,12 +117,12 @@ static void share_order(struct layer_tensors *out) {
     }
 }
 
-FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool interleaved, struct layer_tensors *out) {
+FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool alternates, struct layer_tensors *out) {
     out->experts = calloc(out->params.num_experts, sizeof *out->experts);
     if (!out->experts) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a table of %u experts", out->params.num_experts);
     }
-    TRY(resolve_layout(finder, interleaved, out));
+    TRY(resolve_layout(finder, alternates, out));
     share_order(out);
     out->weight_dtype = weight_dtype(out);
     return zero_points_check(checkpoint_path(finder->checkpoint), out);

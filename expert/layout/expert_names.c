@@ -5,7 +5,7 @@
 #include "expert/layout/layout_miss.h"
 
 // Aria: fc1, fc2; Granite and JetMoE: input_linear, output_linear; MLX's experts without a gate: fc1, fc2; HY-V4's shared expert as
-// transformers saves it: linear_gate; Unsloth's gpt-oss: gate_up_projs.
+// transformers saves it: linear_gate; Unsloth's gpt-oss: gate_up_projs; GPTQModel's: gate_up, down.
 static const struct expert_name_set SETS[] = {
     {.gate = "gate_proj", .up = "up_proj", .down = "down_proj"},
     {.gate = "w1", .up = "w3", .down = "w2"},
@@ -14,6 +14,7 @@ static const struct expert_name_set SETS[] = {
     {.gate = "gate_projs", .up = "up_projs", .down = "down_projs"},
     {.gate_up = "gate_up_proj", .down = "down_proj", .may_alternate = true},
     {.gate_up = "gate_up_projs", .down = "down_projs", .may_alternate = true},
+    {.gate_up = "gate_up", .down = "down", .may_alternate = true},
     {.gate_up = "fc1", .down = "fc2"},
     {.gate_up = "input_linear", .down = "output_linear"},
     {.up = "up_proj", .down = "down_proj"},
@@ -34,10 +35,14 @@ static bool is_gated(const struct expert_name_set *set) {
     return set->gate || set->gate_up;
 }
 
-// Does the text begin with `name`, followed by the end, a component, or a suffix such as _bias?
+// Does the text begin with `name`, followed by the end, a component, or a suffix such as _bias? gate_up_proj is not gate_up.
 static bool begins_with(const char *text, const char *name) {
     size_t length = name ? strlen(name) : 0;
-    return name && strncmp(text, name, length) == 0 && (text[length] == '\0' || text[length] == '.' || text[length] == '_');
+    if (!name || strncmp(text, name, length) != 0) {
+        return false;
+    }
+    const char *rest = text + length;
+    return *rest == '\0' || *rest == '.' || (*rest == '_' && strncmp(rest, "_proj", strlen("_proj")) != 0);
 }
 
 static unsigned bits_of_name(const struct expert_name_set *set, const char *text) {
@@ -79,7 +84,7 @@ bool expert_names_match(const char *rest, const struct expertd_tensor_view *view
         return false;
     }
     for (size_t i = 0; i < SET_COUNT; i++) {
-        if (bits_of_name(&SETS[i], rest)) {
+        if (bits_of_name(&SETS[i], rest) & (bare ? HAS_GATE | HAS_UP : ~0U)) {
             return true;
         }
     }

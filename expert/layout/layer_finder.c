@@ -2,36 +2,56 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"
+#include "expert/layout/expert_names.h"
 #include "expert/layout/layer_survey.h"
+#include "expert/layout/layout_miss.h"
+
+// The error for a part that no known name has. It lists the block's tensors, without those in the experts' module if it has one.
+static err_t part_is_missing(const struct block_search *search, const char *name) {
+    const struct checkpoint *checkpoint = search->finder->checkpoint;
+    char block[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], text[LAYOUT_TENSORS_TEXT_MAX], quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(tensor_name(block, "%s.", search->block));
+    TRY(tensor_name(module, "%s.", search->module));
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "%s: tensor %s is missing%s, under this and every other known name; beside the experts, %s holds %s",
+         checkpoint_path(checkpoint), name, tensor_quantised_text(search->finder, quantised), search->block,
+         layout_tensors_text(checkpoint, block, strcmp(block, module) == 0 ? NULL : module, text));
+}
+
+static FALLIBLE find_part(const struct block_search *search, enum block_part part, char name[TENSOR_NAME_MAX]) {
+    bool exists;
+    TRY(block_names_find(search, part, name, &exists));
+    return exists ? OK : part_is_missing(search, name);
+}
 
 // The vector [n] of a part.
 static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             struct vector_source *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
-    TRY(block_names_find(search, part, name, &exists));
+    TRY(find_part(search, part, name));
     return tensor_take_vector(finder, name, n, out);
 }
 
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             uint64_t k, struct expertd_weight_source *out) {
-    char name[TENSOR_NAME_MAX];
-    bool exists;
-    TRY(block_names_find(search, part, name, &exists));
+    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX];
+    TRY(find_part(search, part, name));
+    TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
+    TRY(expert_names_check_plain(finder, module));
     return tensor_take_matrix(finder, name, n, k, out);
 }
 
 static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
     const struct safetensors_entry *entry = NULL;
-    TRY(block_names_find(search, BLOCK_TOKEN_EXPERTS, name, &exists));
+    TRY(find_part(search, BLOCK_TOKEN_EXPERTS, name));
     TRY(tensor_take_table(finder, name, out->params.routing.top_k, &entry));
     INVARIANT(entry != NULL);
     out->params.num_token_ids = (uint32_t)entry->view.shape[0];
@@ -44,11 +64,12 @@ static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struc
     char name[TENSOR_NAME_MAX];
     bool exists;
     TRY(block_names_find(search, BLOCK_SELECTION_BIAS, name, &exists));
-    if (row->selection_bias_is_optional && !exists) {
+    if (!exists && row->selection_bias_is_optional) {
         out->params.router_has_selection_bias = false;
         return OK;
     }
-    return tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias);
+    return exists ? tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias)
+                  : part_is_missing(search, name);
 }
 
 static FALLIBLE resolve_router(struct tensor_finder *finder, const struct architecture *row, const struct block_search *search,
@@ -77,25 +98,49 @@ static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct block_
     return take_matrix(finder, search, BLOCK_LATENT_OUT, p->hidden_size, p->latent_size, &out->latent_out);
 }
 
+// config.json says that the layer has no shared expert.
+static FALLIBLE check_no_shared(const struct tensor_finder *finder, const struct block_search *search) {
+    char name[TENSOR_NAME_MAX];
+    const char *const *shared = search->names->shared;
+    for (size_t i = 0; i < TENSOR_NAME_ALTERNATIVES && shared[i]; i++) {
+        TRY(tensor_name(name, "%s.%s.", search->layer, shared[i]));
+        const char *found = tensor_first_below(finder, name);
+        if (found) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: tensor %s is in the MoE block, but by config.json (%s) the model has no shared expert: the two belong to "
+                 "different models",
+                 checkpoint_path(finder->checkpoint), found, finder->sizes);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
-    bool exists;
     if (out->params.shared == SHARED_NONE) {
-        return OK;
+        return check_no_shared(finder, search);
     }
     if (out->params.shared == SHARED_BIAS) {
         return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
-    TRY(block_names_find(search, BLOCK_SHARED, name, &exists));
+    TRY(find_part(search, BLOCK_SHARED, name));
     TRY(expert_layout_resolve_shared(finder, name, out));
     return out->params.shared == SHARED_SIGMOID
                ? take_matrix(finder, search, BLOCK_SHARED_GATE, 1, out->params.hidden_size, &out->shared_gate)
                : OK;
 }
 
-// No tensor of the block may be left over. Its parts may be in several modules of the layer ("experts", "shared_experts").
-static FALLIBLE check_block(const struct tensor_finder *finder, const struct block_search *search,
-                            const struct layer_tensors *out) {
+// Is called with the beginning of the names of one module's tensors, "model.layers.3.mlp.".
+typedef err_t module_visitor(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts);
+
+static err_t require_module(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts) {
+    (void)experts;
+    return checkpoint_require(finder->checkpoint, module);
+}
+
+// Visits the modules of the block. Its parts may be in several modules of the layer ("experts", "shared_experts").
+static FALLIBLE each_module(const struct tensor_finder *finder, const struct block_search *search, const struct layer_tensors *out,
+                            module_visitor *visit) {
     const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
     struct block_module modules[BLOCK_MODULES_MAX];
@@ -103,7 +148,7 @@ static FALLIBLE check_block(const struct tensor_finder *finder, const struct blo
     for (size_t i = 0; i < count; i++) {
         char module[TENSOR_NAME_MAX];
         TRY(tensor_name(module, "%s.%.*s.", search->layer, (int)modules[i].length, modules[i].name));
-        TRY(block_leftovers_check(finder, module, &experts));
+        TRY(visit(finder, module, &experts));
     }
     return OK;
 }
@@ -115,6 +160,7 @@ static FALLIBLE place_layer(const struct layer_survey *survey, const struct tens
     search->names = survey->architecture->names;
     TRY(tensor_name(search->layer, "%.*s", (int)place->layer, place->name));
     TRY(tensor_name(search->block, "%.*s", (int)place->block, place->name));
+    TRY(tensor_name(search->module, "%.*s", (int)place->module, place->name));
     int length = snprintf(out->prefix, sizeof out->prefix, "%.*s", (int)place->module, place->name);
     if (length < 0 || (size_t)length >= sizeof out->prefix) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %.*s is longer than %zu bytes", checkpoint_path(survey->checkpoint),
@@ -129,7 +175,9 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     struct block_search search;
     TRY(architecture_params(row, checkpoint_config(survey->checkpoint), number, &out->params));
     TRY(place_layer(survey, finder, number, &search, out));
+    architecture_sizes_text(row, checkpoint_config(survey->checkpoint), finder->sizes, sizeof finder->sizes);
     finder->bytes = 0;
+    TRY(each_module(finder, &search, out, require_module)); // before a missing tensor is taken for another layout
     TRY(resolve_router(finder, row, &search, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_latent(finder, &search, out));
@@ -137,7 +185,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     if (out->params.has_output_norm) {
         TRY(take_vector(finder, &search, BLOCK_OUTPUT_NORM, out->params.hidden_size, &out->output_norm));
     }
-    TRY(check_block(finder, &search, out));
+    TRY(each_module(finder, &search, out, block_leftovers_check)); // ignoring a tensor could change the outputs
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -153,9 +201,26 @@ static FALLIBLE resolve_layers(const struct layer_survey *survey, struct tensor_
     return OK;
 }
 
-static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct layer_tensors **out,
-                     size_t *count) {
+// Reads the files of the selected layers.
+static FALLIBLE read_layers(const struct layer_survey *survey, const struct layer_tensors_options *options,
+                            struct checkpoint *checkpoint) {
+    for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
+        const struct experts_place *place = &survey->experts[layer];
+        if (place->name && layer_is_selected(options, layer)) {
+            char name[TENSOR_NAME_MAX];
+            TRY(tensor_name(name, "%.*s.", (int)place->layer, place->name));
+            TRY(checkpoint_read(checkpoint, name));
+            TRY(tensor_name(name, "%.*s.", (int)place->block, place->name));
+            checkpoint_note_unlisted(checkpoint, name);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE find(const struct layer_survey *survey, const struct layer_tensors_options *options, struct checkpoint *checkpoint,
+                     struct layer_tensors **out, size_t *count) {
     TRY(layer_survey_count(survey, options, count));
+    TRY(read_layers(survey, options, checkpoint));
     struct tensor_finder finder;
     TRY(tensor_finder_init(&finder, survey->checkpoint));
     struct layer_tensors *layers = calloc(*count, sizeof *layers);
@@ -171,12 +236,12 @@ static FALLIBLE find(const struct layer_survey *survey, const struct layer_tenso
     return OK;
 }
 
-FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
+FALLIBLE layer_tensors_find(struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
     TRY(layer_survey_init(&survey, checkpoint, architecture));
-    err_t e = find(&survey, options ? options : &ALL, out, count);
+    err_t e = find(&survey, options ? options : &ALL, checkpoint, out, count);
     layer_survey_deinit(&survey);
     return e;
 }

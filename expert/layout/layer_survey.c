@@ -117,7 +117,7 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
              "moe.experts, ...); of tensors that look like experts it holds %s",
              checkpoint_path(survey->checkpoint), architecture_model_type(survey->architecture),
              names->layers ? names->layers : LAYERS_WORDS[0], names->experts[0],
-             layout_tensors_text(survey->checkpoint, NULL, text));
+             layout_tensors_text(survey->checkpoint, NULL, NULL, text));
     }
     return OK;
 }
@@ -147,25 +147,27 @@ void layer_survey_deinit(struct layer_survey *survey) {
 static const char *found_in_layer(const struct layer_survey *survey, uint32_t layer, char text[LAYOUT_TENSORS_TEXT_MAX]) {
     char below[TENSOR_NAME_MAX];
     snprintf(below, sizeof below, "%.*s.%u.", (int)survey->first.prefix, survey->first.name, layer);
-    return layout_tensors_text(survey->checkpoint, below, text);
+    return layout_tensors_text(survey->checkpoint, below, NULL, text);
 }
 
 static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t layer) {
     const struct config *config = checkpoint_config(survey->checkpoint);
     const struct experts_place *place = &survey->experts[layer];
-    char text[LAYOUT_TENSORS_TEXT_MAX];
+    char text[LAYOUT_TENSORS_TEXT_MAX], settings[512];
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
+    architecture_layers_text(survey->architecture, config, settings, sizeof settings);
     if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !place->name) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: config.json says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name; "
-             "the layer holds %s",
+             "%s: config.json says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name "
+             "(%s); the layer holds %s: the two belong to different models, or the download is incomplete",
              checkpoint_path(survey->checkpoint), layer, (int)survey->first.prefix, survey->first.name, layer,
-             survey->architecture->names->experts[0], found_in_layer(survey, layer, text));
+             survey->architecture->names->experts[0], settings, found_in_layer(survey, layer, text));
     }
     if (kind == LAYER_DENSE && place->name) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u is dense, but there are tensors %.*s...",
-             checkpoint_path(survey->checkpoint), layer, (int)place->module, place->name);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: config.json says that layer %u is dense, but there are tensors %.*s... (%s): the two belong to different models",
+             checkpoint_path(survey->checkpoint), layer, (int)place->module, place->name, settings);
     }
     return OK;
 }

@@ -5,7 +5,7 @@
 
 #include "expertd/base/tensor.h"
 
-enum { KINDS_MAX = 4, KIND_NAME_MAX = 128 };
+enum { KINDS_MAX = 6, KIND_NAME_MAX = 128 };
 
 // Tensors whose names differ in numbers only.
 struct kind {
@@ -55,20 +55,22 @@ static bool count_kind(struct kind kinds[KINDS_MAX], const struct safetensors_en
     return false;
 }
 
-static bool is_wanted(const char *name, const char *below) {
-    return below ? strncmp(name, below, strlen(below)) == 0 : looks_like_expert(name);
+static bool begins_with(const char *name, const char *start) {
+    return strncmp(name, start, strlen(start)) == 0;
 }
 
-const char *layout_tensors_text(const struct checkpoint *checkpoint, const char *below, char text[LAYOUT_TENSORS_TEXT_MAX]) {
+const char *layout_tensors_text(const struct checkpoint *checkpoint, const char *below, const char *except,
+                                char text[LAYOUT_TENSORS_TEXT_MAX]) {
     struct kind kinds[KINDS_MAX] = {{.count = 0}};
     char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
     size_t count = checkpoint_count(checkpoint), others = 0, used = 0;
     for (size_t i = below ? checkpoint_lower_bound(checkpoint, below) : 0; i < count; i++) {
         const struct safetensors_entry *entry = checkpoint_at(checkpoint, i);
-        if (is_wanted(entry->name, below)) {
-            others += !count_kind(kinds, entry);
-        } else if (below) {
+        if (below && !begins_with(entry->name, below)) {
             break;
+        }
+        if ((below || looks_like_expert(entry->name)) && !(except && begins_with(entry->name, except))) {
+            others += !count_kind(kinds, entry);
         }
     }
     snprintf(text, LAYOUT_TENSORS_TEXT_MAX, "nothing");
@@ -90,7 +92,7 @@ err_t layout_miss(const struct checkpoint *checkpoint, const char *module, bool 
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                       "%s: the layout of the experts in %s is not known: it holds %s. Known are, per expert (N.), stacked or with "
                       "the number last: %s",
-                      checkpoint_path(checkpoint), module, layout_tensors_text(checkpoint, below, text),
+                      checkpoint_path(checkpoint), module, layout_tensors_text(checkpoint, below, NULL, text),
                       gated ? "gate_proj up_proj down_proj, w1 w3 w2, w1 v1 w2, gate_up_proj down_proj, fc1 fc2, input_linear "
                               "output_linear"
                             : "up_proj down_proj, fc1 fc2 (experts without a gate)");

@@ -58,7 +58,7 @@ static void count_name(struct name_count *counts, size_t *names, const char *nam
     if (i < NAMES_MAX) {
         counts[i].experts++;
         if (i == *names) {
-            strcpy(counts[(*names)++].name, name);
+            snprintf(counts[(*names)++].name, LAYER_FORMATS_EXPERT_MAX, "%s", name);
         }
     }
 }

@@ -92,7 +92,7 @@ static FALLIBLE take_shared(struct reservation *reservation, const struct supply
     TRY(keep_shapes(reservation, &found, 1, &shape));
     TRY(take(reservation, 1, found.shape.bytes, &data));
     TRY(take(reservation, EXPERT_TABLE, sizeof(void *), &table));
-    if (data) {
+    if (data && shape) {
         struct expert_block block = {.data = data, .bytes = shape->bytes}, *blocks = &block;
         expert_weights_bind(shape, &blocks, 1, table, &out->shared);
     }
@@ -111,6 +111,7 @@ static FALLIBLE place(const struct model_options *options, const struct layer_pa
 static FALLIBLE take_shards(struct reservation *reservation, const struct topology *topology, struct placement *placement,
                             struct model_layer *out) {
     struct shards *shards;
+    INVARIANT(out->shapes.of_expert);
     TRY(shards_create(placement, &out->shapes, &shards));
     shards_in_force_init(out->in_force, shards); // from here on released by model_deinit
     for (uint32_t r = 0; r < placement->ranks; r++) {

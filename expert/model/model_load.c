@@ -16,22 +16,23 @@
 
 enum { NUMERICS_VERSION = 1 };
 
-// A folder's model is named after the last component of its real path; another model has its name in the options. The name appears
-// in messages, labels and log lines, so it must be printable.
+// A folder's model is named after the last component of its real path; another model has its name in the options, without its
+// revision. The name appears in messages, labels and log lines, so it must be printable.
 static FALLIBLE name_model(const char *requested, const char *folder, char *out, size_t out_bytes) {
     char path[PATH_MAX], escaped[EXPERTD_ERR_MESSAGE_MAX / 2];
     const char *name = requested;
-    size_t at;
+    size_t at, length = hub_name_length(requested);
     if (strcmp(requested, folder) == 0 && realpath(folder, path)) {
         const char *slash = strrchr(path, '/');
         name = slash && slash[1] ? slash + 1 : path;
+        length = strlen(name);
         if (!printable_is(name, &at)) {
             FAIL(EXPERTD_ERR_CONFIG,
                  "the folder %s names the model, but its name contains a control character or bytes that are not UTF-8: rename it",
                  printable_escape(path, escaped, sizeof escaped));
         }
     }
-    snprintf(out, out_bytes, "%.*s", (int)out_bytes - 1, name);
+    snprintf(out, out_bytes, "%.*s", (int)(length < out_bytes ? length : out_bytes - 1), name);
     return OK;
 }
 

@@ -57,6 +57,7 @@ struct stored_format {
     const char *global; // global scale; required
     enum expertd_global_scale global_is;
     const char *scale_of_k;            // the scale of each k (g_idx); optional
+    const char *original_shape;        // N and K of the weights, as two integers; optional
     const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
 };
 

@@ -124,6 +124,26 @@ static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, s
     return OK;
 }
 
+static FALLIBLE check_original_shape(const struct quantised_matrix *m, size_t n, size_t k) {
+    const struct safetensors_entry *shape = m->original_shape;
+    int64_t sizes[2];
+    int32_t narrow[2];
+    if (!shape) {
+        return OK;
+    }
+    if (shape->view.dtype == EXPERTD_DTYPE_I64) {
+        memcpy(sizes, shape->view.data, sizeof sizes);
+    } else {
+        memcpy(narrow, shape->view.data, sizeof narrow);
+        sizes[0] = narrow[0], sizes[1] = narrow[1];
+    }
+    if (sizes[0] != (int64_t)n || sizes[1] != (int64_t)k) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s says that the weights are [%lld, %lld], but config.json requires [%zu, %zu]",
+             shape->name, (long long)sizes[0], (long long)sizes[1], n, k);
+    }
+    return OK;
+}
+
 // Without `sym`, zero points that are all one above or below the middle have two readings: some programs take `sym` to be true and
 // do not read them.
 static FALLIBLE check_doubted_zeros(const struct quantised_matrix *m, size_t n, size_t scales, const uint8_t *zeros) {
@@ -170,6 +190,10 @@ static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
 // Sorts k by scale, stably. Each scale must get exactly the k that it spans. next: [scales], scratch.
 static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *next, uint32_t *order) {
     size_t span = m->format.scale_k ? m->format.scale_k : k, scales = quantised_scales(&m->format, k);
+    if (!m->scale_of_k && scales > 1) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "it has no g_idx, but that of other matrices of the layer sorts k: the file is incomplete, or of two quantisations");
+    }
     for (size_t g = 0; g < scales; g++) {
         next[g] = (uint32_t)(g * span);
     }
@@ -319,6 +343,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
     }
     TRY(check_scales(m, n, out));
+    TRY(check_original_shape(m, n, k));
     TRY(check_unused_zeros(m, n, out->scales));
     TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {

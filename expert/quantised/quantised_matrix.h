@@ -36,7 +36,8 @@ struct quantised_matrix {
     const char *ordered_key;
     const void *scales; // with the columns and strides below: see struct expertd_quantised_source
     size_t scale_columns, scale_first, scale_n_stride, scale_g_stride;
-    const void *global; // one element, for format.global
+    size_t scale_restart; // rows after which a block of scales begins anew, before the matrix is split; 0: none
+    const void *global;   // one element, for format.global
     enum expertd_dtype global_dtype;
     size_t global_columns;  // rows of the matrix that share a global scale, where it has several; 0: all
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order (g_idx); NULL: consecutive groups
@@ -44,7 +45,8 @@ struct quantised_matrix {
     const char *stored;     // the format's name on disk: "GPTQ"
     // for messages; NULL in generated weights
     const struct safetensors_entry *scales_tensor, *global_tensor, *zeros_tensor;
-    size_t ranges; // number of parts of the file that are read, one for each tensor
+    const struct safetensors_entry *original_shape; // two integers of I32 or I64 that must be n and k; NULL: none
+    size_t ranges;                                  // number of parts of the file that are read, one for each tensor
     struct byte_range range[QUANTISED_RANGES];
 };
 

@@ -158,14 +158,13 @@ static FALLIBLE check_other_words(const struct take *t) {
 // The GEMV layout of a square matrix has the shape of the GEMM layout.
 static FALLIBLE check_awq(const struct take *t) {
     static const char *const KEYS[] = {"version", "format", "checkpoint_format"};
-    char key[128], text[64];
+    char text[64];
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && quantisation_names(t->config, "awq"); i++) {
-        snprintf(key, sizeof key, "%s.%s", t->config->section, KEYS[i]);
-        if (t->format->layout == CODES_WORDS_AWQ && config_value_text(t->config->config, key, text, sizeof text) &&
+        if (t->format->layout == CODES_WORDS_AWQ && quantisation_value(t->config, KEYS[i], text, sizeof text) &&
             strcasecmp(text, "gemm") != 0) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %s is %s, but of AWQ's layouts only gemm is supported: take a checkpoint in that layout",
-                 config_path(t->config->config), key, text);
+                 "%s: %s.%s is %s, but of AWQ's layouts only gemm is supported: take a checkpoint in that layout",
+                 config_path(t->config->config), t->config->section, KEYS[i], text);
         }
     }
     return OK;

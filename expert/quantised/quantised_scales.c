@@ -10,6 +10,7 @@ enum { DEFAULT_BLOCK = 128 };
 struct scale_span {
     uint64_t columns, k; // columns of n; k 0: all
     uint64_t n_stride, g_stride;
+    uint64_t restart; // columns after which a block begins anew; 0: none
 };
 
 // The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
@@ -46,7 +47,8 @@ static bool is_shared_scalar(const struct take *t) {
 // One scale for each of the matrices that are stacked along n.
 static bool spans_parts(const struct take *t, struct scale_span *out) {
     uint64_t parts = t->module->parts;
-    if (parts < 2 || t->module->n % parts != 0 || !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1))) {
+    if (parts < 2 || t->module->n % parts != 0 ||
+        !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1) || has_scales(t, 2, 1, parts))) {
         return false;
     }
     *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
@@ -81,14 +83,27 @@ static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_sp
     return rows || n_major;
 }
 
-static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
-    uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
+static bool spans_grid(const struct take *t, uint64_t rows, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t groups = take_ceiling(t->module->k, block_k);
     *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
     if (t->transposed) {
         *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = 1, .g_stride = rows};
     }
     return (t->format->scale_layouts & SCALES_GRID) &&
            (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
+}
+
+// Blocks of the whole tensor; or, if only that fits, those of the stacked matrices, whose last blocks are short.
+static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t n = t->module->n, parts = t->module->parts;
+    if (spans_grid(t, take_ceiling(n, block_n), block_n, block_k, out)) {
+        return true;
+    }
+    if (parts < 2 || n % parts != 0 || !spans_grid(t, parts * take_ceiling(n / parts, block_n), block_n, block_k, out)) {
+        return false;
+    }
+    out->restart = n / parts;
+    return true;
 }
 
 // The number of groups by the shape of the scales; 0: none.
@@ -158,10 +173,20 @@ static void note_no_group(const struct take *t) {
                          t->config->section, t->module->name);
 }
 
-// One scale for a whole matrix has one meaning, whatever config.json says about the modules with groups or blocks.
-static bool is_one_scale(const struct take *t, struct scale_span *out) {
+// One scale for a whole matrix has one meaning, and so has one for each row of FP8: the group size of config.json is then about
+// the modules of another format. ModelOpt writes such files.
+static bool spans_more(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
-    return t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype) && spans_all(t, out);
+    bool one = t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
+    if (!(one || (fp8 && !setting->block_n)) || !spans_all(t, out)) {
+        return false;
+    }
+    char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
+                         "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
+                         expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
+                         one ? "a whole matrix" : "a row", setting->span_key);
+    return true;
 }
 
 // Takes the first of config.json's settings for this module that fits its tensors.
@@ -175,7 +200,7 @@ static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || is_one_scale(t, out))) {
+        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || spans_more(t, &t->setting, out))) {
             return OK;
         }
     }
@@ -195,6 +220,7 @@ FALLIBLE take_scales(struct take *t) {
     out->scale_columns = span.columns;
     out->scale_n_stride = span.n_stride;
     out->scale_g_stride = span.g_stride;
+    out->scale_restart = span.restart;
     take_range(t, t->scales);
     return OK;
 }

@@ -26,6 +26,13 @@ static FALLIBLE take_rows_of_scales(size_t first, size_t step, struct quantised_
     if (m->scale_n_stride == 0) {
         return OK; // one scale row for all
     }
+    if (m->scale_restart) { // each part has blocks of its own; parts do not alternate
+        size_t blocks = m->scale_restart / m->scale_columns + (m->scale_restart % m->scale_columns != 0);
+        size_t before = first / m->scale_restart * blocks * m->scale_n_stride;
+        INVARIANT(step == 1 && first % m->scale_restart == 0);
+        m->scales = (const char *)m->scales + before * expertd_dtype_size(m->format.scale);
+        m->scale_restart = first = 0;
+    }
     size_t columns = m->scale_columns, row = first, by_row = columns == 1 ? step : 1;
     if (columns > 1 && columns % step != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "every %zu-th row is taken of blocks of %zu rows of scales: store gate and up separately",

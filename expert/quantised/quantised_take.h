@@ -46,6 +46,7 @@ FALLIBLE take_scales(struct take *t); // after the codes
 FALLIBLE take_zeros(struct take *t);  // after the scales, like the rest
 FALLIBLE take_global(struct take *t);
 FALLIBLE take_order(struct take *t);
+void take_original_shape(struct take *t);
 void take_extras(struct take *t); // marks the tensors that are ignored
 
 static inline uint64_t take_ceiling(uint64_t a, uint64_t b) {

@@ -24,6 +24,7 @@ static FALLIBLE take(struct take *t) {
     TRY(take_zeros(t));
     TRY(take_global(t));
     TRY(take_order(t));
+    take_original_shape(t);
     take_extras(t);
     err_t e = expertd_quantised_check(&t->out->format);
     return err_is(e) ? (err_context(e, "%s: tensor %s", take_file(t, t->codes), t->codes->name), (err_t){EXPERTD_ERR_CHECKPOINT})

@@ -192,6 +192,20 @@ FALLIBLE take_order(struct take *t) {
 
 // ---- ignored tensors ----
 
+// Loading compares it with config.json. In another form it says nothing that is known.
+void take_original_shape(struct take *t) {
+    const struct safetensors_entry *shape = quantised_find(t->finder, t->module->name, t->format->original_shape);
+    if (!shape) {
+        return;
+    }
+    bool wide = shape->view.dtype == EXPERTD_DTYPE_I64;
+    if ((wide || shape->view.dtype == EXPERTD_DTYPE_I32) && shape->view.bytes == 2 * expertd_dtype_size(shape->view.dtype)) {
+        t->out->original_shape = shape;
+        take_range(t, shape);
+    }
+    tensor_mark(t->finder, shape);
+}
+
 static bool is_zero(const struct safetensors_entry *entry) {
     const unsigned char *data = entry->view.data;
     for (uint64_t i = 0; i < entry->view.bytes; i++) {

@@ -5,14 +5,20 @@
 #include "kernels/cpu/common/quantised_values.h"
 
 struct packing {
-    const struct expertd_quantised_format *format;
-    const uint8_t *panel; // in the host's layout
+    const struct expertd_quantised_format *format; // of the panel
+    struct expertd_quantised_format held;          // device_codes_format
+    const uint8_t *panel;                          // in the host's layout
     struct quantised_layout layout;
     size_t n, k, units, column; // the panel's first column
 };
 
 static size_t columns_of(const struct packing *p) {
     return p->n - p->column < EXPERTD_KERNEL_PANEL ? p->n - p->column : EXPERTD_KERNEL_PANEL;
+}
+
+// A code of the panel's format in the one that is held.
+static uint8_t held_code(const struct packing *p, unsigned code) {
+    return p->format->code == EXPERTD_CODE_IQ4 ? (uint8_t)(int8_t)f32_from_iq4(code) : (uint8_t)code;
 }
 
 static void put_codes(const struct packing *p, size_t g, uint8_t *codes) {
@@ -23,8 +29,8 @@ static void put_codes(const struct packing *p, size_t g, uint8_t *codes) {
         for (size_t c = 0; c < columns; c++) {
             unsigned right, left;
             unsigned code = from[quantised_code_at(p->layout.line_k, i, c, &right)];
-            size_t at = device_code_at(p->format->code, p->units, p->column + c, first + i, &left);
-            codes[at] |= (uint8_t)((code >> right & mask) << left);
+            size_t at = device_code_at(p->held.code, p->units, p->column + c, first + i, &left);
+            codes[at] |= (uint8_t)(held_code(p, code >> right & mask) << left);
         }
     }
 }
@@ -49,14 +55,16 @@ static void put_scales(const struct packing *p, size_t g, uint8_t *scales, uint8
 
 void device_codes_pack(const struct expertd_quantised_format *format, const void *packed, size_t n, size_t k, void *codes,
                        void *scales, void *zeros) {
-    struct device_codes_size bytes = device_codes_bytes(format, n, k);
+    const struct expertd_quantised_format held = device_codes_format(format);
+    struct device_codes_size bytes = device_codes_bytes(&held, n, k);
     size_t panel_bytes = expertd_quantised_group_bytes(format, k, EXPERTD_KERNEL_PANEL);
     struct packing p = {.format = format,
+                        .held = held,
                         .panel = packed,
                         .layout = quantised_layout(format, k),
                         .n = n,
                         .k = k,
-                        .units = device_codes_units(format->code, k)};
+                        .units = device_codes_units(held.code, k)};
     memset(codes, 0, bytes.codes);
     memset(scales, 0, bytes.scales);
     memset(zeros, 0, bytes.zeros);

@@ -26,6 +26,26 @@ enum {
     DEVICE_CODES_STAGE = 64, // k of one stage of the wgmma kernels
 };
 
+// The format in which devices hold weights of `format`: codes that their kernels decode, of the same values. UINT4 becomes INT4
+// with zero points of 0, IQ4 becomes INT8.
+static inline struct expertd_quantised_format device_codes_format(const struct expertd_quantised_format *format) {
+    struct expertd_quantised_format held = *format;
+    if (format->code == EXPERTD_CODE_UINT4) {
+        held.code = EXPERTD_CODE_INT4;
+        held.zero_points = true;
+    } else if (format->code == EXPERTD_CODE_IQ4) {
+        held.code = EXPERTD_CODE_INT8;
+    }
+    return held;
+}
+
+// Whether devices have kernels for the format; not for minima.
+static inline bool device_codes_supported(const struct expertd_quantised_format *format) {
+    return !format->minima;
+}
+
+// Below, a format is one in which devices hold weights, unless stated otherwise.
+
 EXPERTD_INLINE_ON_DEVICE uint32_t device_codes_bits(enum expertd_weight_code code) {
     return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4 ? 4 : 8;
 }
@@ -90,8 +110,8 @@ EXPERTD_INLINE_ON_DEVICE size_t device_code_at(enum expertd_weight_code code, si
     return at + step * 8 + i / 2 * 4 + i % 2 + half * 2;
 }
 
-// Converts one group from the layout of expertd_pack_quantised. codes, scales, zeros: device_codes_bytes each; all bytes are
-// written.
+// Converts one group from the layout of expertd_pack_quantised in `format`, which device_codes_supported accepts, to
+// device_codes_format(format). codes, scales, zeros: device_codes_bytes of that format; all bytes are written.
 void device_codes_pack(const struct expertd_quantised_format *format, const void *packed, size_t n, size_t k, void *codes,
                        void *scales, void *zeros);
 

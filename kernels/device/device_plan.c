@@ -67,7 +67,11 @@ static bool has(uint32_t set, enum expertd_device_variant variant) {
 }
 
 static bool wgmma_supports(const struct expertd_quantised_format *format) {
-    return !format || device_codes_parts(format) != 0;
+    if (!format) {
+        return true;
+    }
+    const struct expertd_quantised_format held = device_codes_format(format);
+    return device_codes_parts(&held) != 0;
 }
 
 // Quantised weights: the format decides the kernel, the variant only the tile's rows.

@@ -4,12 +4,13 @@
 //   a header of 64 bytes: the global scale (f32); a byte that is 1 if a code of the panel is NaN or Inf, else 0; from byte 8 on the
 //     bitmap of quantised_plain_shift; other bytes 0
 //   per scale group along K: its codes; the scales of the 64 columns (scale_of_panel: one scale, in 64 bytes); with zero points, 64
-//     bytes of them
+//     bytes of them; with minima, those of the 64 columns
 // A line of codes is 64 bytes, of 16 columns. Four lines are 64 columns of 8 k of 4 bits, or of 4 k of 8 bits:
 //   4 bits: a 32-bit word per column. k = 2i is nibble i of its low half, k = 2i + 1 nibble i of its high half, so that after one
 //     shift both halves are indices for VPERMW, and the word is one for VPERMPS.
 //   8 bits: 16 bytes for 4 columns: their pairs of k (0, 1), then their pairs of k (2, 3), which VPUNPCK separates.
-// A short last scale group is padded to a full line of codes; the padding is never multiplied. Padding columns have codes of +0.
+// A short last scale group is padded to a full line of codes; the padding is never multiplied. Padding columns have codes of +0
+// (IQ4, which has none: -127), scales and minima of +0.
 #ifndef EXPERTD_KERNELS_LAYOUT_QUANTISED_LAYOUT_H
 #define EXPERTD_KERNELS_LAYOUT_QUANTISED_LAYOUT_H
 
@@ -53,10 +54,11 @@ struct quantised_layout {
     size_t codes;      // bytes of a scale group's codes (all scale groups but the last)
     size_t stride;     // bytes from one scale group's codes to the next one's
     size_t scale_size; // bytes of a scale group's scales, a multiple of 64
+    size_t zeros_size; // bytes of its zero points or minima, a multiple of 64; 0: none
 };
 
 static inline bool code_has_4_bits(enum expertd_weight_code code) {
-    return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4;
+    return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4 || code == EXPERTD_CODE_UINT4 || code == EXPERTD_CODE_IQ4;
 }
 
 // Bytes of the codes of `depth` k, over the panel.
@@ -75,7 +77,8 @@ static inline struct quantised_layout quantised_layout(const struct expertd_quan
     layout.scales = layout.scale_k ? k / layout.scale_k + (k % layout.scale_k != 0) : 0;
     layout.codes = quantised_code_bytes(&layout, layout.scale_k);
     layout.scale_size = quantised_scale_bytes(format);
-    layout.stride = layout.codes + layout.scale_size + (format->zero_points ? EXPERTD_KERNEL_PANEL : 0);
+    layout.zeros_size = format->minima ? layout.scale_size : format->zero_points ? EXPERTD_KERNEL_PANEL : 0;
+    layout.stride = layout.codes + layout.scale_size + layout.zeros_size;
     return layout;
 }
 
@@ -91,7 +94,7 @@ static inline size_t quantised_tile_k(const struct expertd_quantised_format *for
     return format->scale_k % 32 == 0 ? 32 : 16;
 }
 
-// Byte offsets of scale group g's codes, scales and zero points from the panel's start.
+// Byte offsets of scale group g's codes, scales, and zero points or minima from the panel's start.
 static inline size_t quantised_codes_at(const struct quantised_layout *layout, size_t g) {
     return QUANTISED_HEADER + g * layout->stride;
 }

@@ -6,11 +6,11 @@
 
 enum {
     SCALE_K_UNIT = 16,
-    PANEL_K_BYTES_MAX = 256, // upper bound of a panel's bytes per k, scales and zero points included
+    PANEL_K_BYTES_MAX = 256, // upper bound of a panel's bytes per k, scales, zero points and minima included
 };
 
 static const char *code_name(enum expertd_weight_code code) {
-    static const char *const NAMES[EXPERTD_CODE_COUNT] = {"E4M3", "E5M2", "E2M1", "INT4", "INT8"};
+    static const char *const NAMES[EXPERTD_CODE_COUNT] = {"E4M3", "E5M2", "E2M1", "INT4", "INT8", "UINT4", "IQ4"};
     return (unsigned)code < EXPERTD_CODE_COUNT ? NAMES[code] : "?";
 }
 
@@ -22,10 +22,29 @@ static bool is_scale(enum expertd_dtype dtype) {
     return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E8M0 || dtype == EXPERTD_DTYPE_F8_E4M3;
 }
 
+static FALLIBLE check_minima(const struct expertd_quantised_format *format) {
+    if (!format->minima) {
+        return OK;
+    }
+    if (format->code != EXPERTD_CODE_UINT4 && format->code != EXPERTD_CODE_INT8) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "%s codes have no minima: only UINT4 and INT8 do", code_name(format->code));
+    }
+    if (format->zero_points || format->scale_of_panel) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "a format with minima cannot have %s",
+                   format->zero_points ? "zero points" : "one scale per panel");
+    }
+    if (format->scale != EXPERTD_DTYPE_F32 && format->scale != EXPERTD_DTYPE_F16) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "minima need scales of F32 or F16, but the scales are %s",
+                   expertd_dtype_name(format->scale));
+    }
+    return OK;
+}
+
 FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) {
     if ((unsigned)format->code >= EXPERTD_CODE_COUNT) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "code",
-                   "code %d of quantised weights is unknown: there are E4M3, E5M2, E2M1, INT4 and INT8", (int)format->code);
+                   "code %d of quantised weights is unknown: there are E4M3, E5M2, E2M1, INT4, INT8, UINT4 and IQ4",
+                   (int)format->code);
     }
     if (!is_scale(format->scale)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale",
@@ -46,7 +65,7 @@ FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) 
                    "a scale of quantised weights spans %zu k: it must span a multiple of %d, or 0 for the whole of K",
                    format->scale_k, SCALE_K_UNIT);
     }
-    return OK;
+    return check_minima(format);
 }
 
 size_t expertd_quantised_group_bytes(const struct expertd_quantised_format *format, size_t k, size_t n) {
@@ -57,7 +76,7 @@ size_t expertd_quantised_group_bytes(const struct expertd_quantised_format *form
     size_t panel = QUANTISED_HEADER;
     if (layout.scales) {
         size_t last = layout.scales - 1;
-        panel = quantised_zeros_at(&layout, last, k) + (format->zero_points ? EXPERTD_KERNEL_PANEL : 0);
+        panel = quantised_zeros_at(&layout, last, k) + layout.zeros_size;
     }
     return size_times(div_up(n, EXPERTD_KERNEL_PANEL), panel);
 }

@@ -97,9 +97,9 @@ static FALLIBLE pack_group_zeros(const struct packing *p, size_t g, size_t count
 }
 
 // `size` is a compile-time constant at each call, so that the copies are single moves.
-static inline __attribute__((always_inline)) void gather_scales(const struct expertd_quantised_source *source, size_t column,
-                                                                size_t g, size_t count, size_t size, uint8_t *out) {
-    const uint8_t *scales = (const uint8_t *)source->scales + g * source->scale_g_stride * size;
+static inline __attribute__((always_inline)) void gather_scales(const struct expertd_quantised_source *source, const void *from,
+                                                                size_t column, size_t g, size_t count, size_t size, uint8_t *out) {
+    const uint8_t *scales = (const uint8_t *)from + g * source->scale_g_stride * size;
     if (source->scale_columns == 1 && source->scale_n_stride == 1) {
         memcpy(out, scales + column * size, count * size);
         return;
@@ -110,22 +110,29 @@ static inline __attribute__((always_inline)) void gather_scales(const struct exp
     }
 }
 
-static void pack_scales(const struct packing *p, size_t g) {
-    uint8_t *scales = p->panel + quantised_scales_at(&p->layout, g, p->k);
+// Packs the scales of scale group g, or its minima; from: those of the source.
+static void pack_scales(const struct packing *p, const void *from, size_t g, uint8_t *scales) {
     size_t count = p->format->scale_of_panel ? 1 : panel_columns(p);
     if (count < EXPERTD_KERNEL_PANEL) {
         memset(scales, 0, p->layout.scale_size);
     }
     switch (expertd_dtype_size(p->format->scale)) {
     case 1:
-        gather_scales(p->source, p->column, g, count, 1, scales);
+        gather_scales(p->source, from, p->column, g, count, 1, scales);
         return;
     case 2:
-        gather_scales(p->source, p->column, g, count, 2, scales);
+        gather_scales(p->source, from, p->column, g, count, 2, scales);
         return;
     default:
-        gather_scales(p->source, p->column, g, count, 4, scales);
+        gather_scales(p->source, from, p->column, g, count, 4, scales);
         return;
+    }
+}
+
+static void pack_group_scales(const struct packing *p, size_t g) {
+    pack_scales(p, p->source->scales, g, p->panel + quantised_scales_at(&p->layout, g, p->k));
+    if (p->format->minima) {
+        pack_scales(p, p->source->minima, g, p->panel + quantised_zeros_at(&p->layout, g, p->k));
     }
 }
 
@@ -181,7 +188,7 @@ static FALLIBLE pack_panel(const struct packing *p) {
     pack_codes(p);
     quantised_mark_special(p->format, p->k, p->panel);
     for (size_t g = 0; g < p->layout.scales; g++) {
-        pack_scales(p, g);
+        pack_group_scales(p, g);
     }
     for (size_t g = 0; p->format->zero_points && g < p->layout.scales; g += ZEROS_G) {
         TRY(pack_group_zeros(p, g, p->layout.scales - g < ZEROS_G ? p->layout.scales - g : ZEROS_G));
@@ -227,6 +234,10 @@ static FALLIBLE check_scales(const struct expertd_quantised_source *source, cons
                              size_t n) {
     if (!source->scales) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scales", "scales are missing: scales is NULL");
+    }
+    if (format->minima != (source->minima != NULL)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "the format has %sminima, but the source has %s", format->minima ? "" : "no ",
+                   format->minima ? "none" : "some");
     }
     if (source->scale_columns == 0) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_columns", "a scale spans 0 columns: it must span at least 1");

@@ -63,6 +63,15 @@ static float partial_f32(const struct column *c, const float *x) {
     return sum;
 }
 
+// The sum of a scale group's elements of the row.
+static float sum_of_row(enum expertd_dtype dtype, const void *x, size_t depth) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < depth; i++) {
+        sum += dtype == EXPERTD_DTYPE_F32 ? ((const float *)x)[i] : expertd_f32_from_bf16(((const uint16_t *)x)[i]);
+    }
+    return sum;
+}
+
 static float dot(const struct expertd_quantised_format *format, const void *group, size_t n, enum expertd_dtype dtype,
                  const void *x, size_t k, enum kernel_arithmetic arithmetic) {
     static float (*const PARTIALS[])(const struct column *, const uint16_t *) = {
@@ -85,6 +94,10 @@ static float dot(const struct expertd_quantised_format *format, const void *grou
                                                    : PARTIALS[arithmetic](&column, (const uint16_t *)row);
         float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, k), column.index);
         sum = __builtin_fmaf(partial, scale, sum);
+        if (format->minima) {
+            float minimum = quantised_minimum(format, panel + quantised_zeros_at(&layout, g, k), column.index);
+            sum = __builtin_fmaf(-sum_of_row(dtype, row, column.depth), minimum, sum);
+        }
     }
     return sum;
 }

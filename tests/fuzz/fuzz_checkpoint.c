@@ -157,7 +157,7 @@ static char *compose(const char *header, size_t header_size, size_t *size) {
     return file;
 }
 
-static void fuzz_layers(const struct checkpoint *checkpoint, const struct range *range) {
+static void fuzz_layers(struct checkpoint *checkpoint, const struct range *range) {
     const struct architecture *architecture;
     struct layer_tensors *layers;
     size_t count;

@@ -20,13 +20,13 @@ static const struct {
     const char *name;
     struct expertd_quantised_format format;
 } FORMATS[] = {
-    {"e4m3 128x128", {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128}},
-    {"e5m2 of columns", {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0}},
-    {"mxfp8", {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32}},
-    {"mxfp4", {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32}},
-    {"nvfp4", {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, 16}},
-    {"int4 g128 with zero points", {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128}},
-    {"int8 g32", {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32}},
+    {"e4m3 128x128", {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 128}},
+    {"e5m2 of columns", {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0}},
+    {"mxfp8", {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32}},
+    {"mxfp4", {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32}},
+    {"nvfp4", {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16}},
+    {"int4 g128 with zero points", {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 128}},
+    {"int8 g32", {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32}},
 };
 
 struct check {

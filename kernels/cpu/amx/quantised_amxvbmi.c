@@ -21,6 +21,7 @@
 #include "kernels/cpu/common/macrokernel_prefetch.h"
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/common/quantised_chunk.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     CHUNK_STEPS = 4, // steps of a chunk: 16 KiB of decoded tiles, which stay in L1 with as many bytes of partial sums
@@ -54,8 +55,10 @@ struct tiles_call {
     uint8_t *tiles;        // [CHUNK_STEPS][CODE_STEP_BYTES]: decoded codes
     panel_tiles *partials; // [CHUNK_STEPS]: partial sums of scale groups
     panel_row *factors;    // [CHUNK_STEPS]: their scales
+    panel_row *minima;     // [CHUNK_STEPS]: their minima
     panel_tiles *carried;  // [tiles of rows]: partial sums of a scale group that continues in the next chunk
     uint8_t *x_tiles;      // [tiles of rows][packed_steps]: packed rows
+    float *minus;          // [rows][packed_steps], with minima: -(the sum of a row over a scale group), at the group's last step
     size_t packed_steps;   // steps for which rows are packed, from packed_first on
     size_t packed_first;
 };
@@ -83,13 +86,28 @@ static size_t x_tile_bytes(const struct tiles_call *c) {
     return AMX_ROWS * c->step_k * sizeof(uint16_t);
 }
 
+// The k after the scale group that ends with a step; 0: none does.
+static size_t scale_end(const struct tiles_call *c, size_t step) {
+    return step + 1 == c->steps ? c->k : (step + 1) % c->scale_steps == 0 ? (step + 1) * c->step_k : 0;
+}
+
+// The sums of a row over the scale groups that end in the packed steps.
+static void sum_row(const struct tiles_call *c, const uint16_t *x, float *minus) {
+    for (size_t s = c->packed_first; s < c->packed_first + c->packed_steps && s < c->steps; s++) {
+        const size_t begin = s / c->scale_steps * c->layout.scale_k, end = scale_end(c, s);
+        if (end > 0) {
+            row_sums_minus(x + begin, true, end - begin, end - begin, minus + s - c->packed_first);
+        }
+    }
+}
+
 // Packs packed_steps steps of all rows into tiles, from step `first` on; padded with 0 past the end of K.
 static void pack_rows(struct tiles_call *c, size_t first) {
-    const size_t step_bytes = c->step_k * sizeof(uint16_t), tile_bytes = x_tile_bytes(c);
+    const size_t row_bytes = c->step_k * sizeof(uint16_t), tile_bytes = x_tile_bytes(c);
     const __mmask32 all = c->step_k == CODE_STEP_K ? 0xffffffffu : 0xffffu;
     for (size_t r = 0; r < c->rows; r++) {
         const uint16_t *from = (const uint16_t *)c->x[r] + first * c->step_k;
-        uint8_t *to = c->x_tiles + r / AMX_ROWS * c->packed_steps * tile_bytes + r % AMX_ROWS * step_bytes;
+        uint8_t *to = c->x_tiles + r / AMX_ROWS * c->packed_steps * tile_bytes + r % AMX_ROWS * row_bytes;
         for (size_t s = first; s < first + c->packed_steps && s < c->steps; s++, from += c->step_k, to += tile_bytes) {
             const size_t left = c->k - s * c->step_k;
             const __mmask32 valid = left < c->step_k ? (__mmask32)((1u << left) - 1) : all;
@@ -97,6 +115,9 @@ static void pack_rows(struct tiles_call *c, size_t first) {
         }
     }
     c->packed_first = first;
+    for (size_t r = 0; c->format->minima && r < c->rows; r++) {
+        sum_row(c, c->x[r], c->minus + r * c->packed_steps);
+    }
 }
 
 static const uint8_t *x_tile(const struct tiles_call *c, size_t tile, size_t step) {
@@ -154,8 +175,13 @@ static void decode_step(const struct tiles_call *c, const struct step_position *
     }
 }
 
-static void widen_scale(const struct tiles_call *c, const struct step_position *at, float *factors) {
-    panel_scales_to(c->format, stored_scales(c, at), c->global, factors);
+// Widens the scales, and the minima if there are any, to entry `slot`.
+static void widen_scale(const struct tiles_call *c, const struct step_position *at, size_t slot) {
+    const uint8_t *stored = stored_scales(c, at);
+    panel_scales_to(c->format, stored, c->global, c->factors[slot]);
+    if (c->format->minima) {
+        panel_scales_to(c->format, stored + c->layout.scale_size, c->global, c->minima[slot]);
+    }
 }
 
 // ---- products
@@ -193,43 +219,77 @@ PANEL_INLINE void multiply_step(const uint8_t *x, size_t x_row, const uint8_t *c
     _tile_dpbf16ps(3, 4, 5);
 }
 
+// Partial sums of a tile of rows over several scale groups.
+struct closing {
+    size_t tile, scales;
+    const panel_tiles *partials;         // [scales]
+    const panel_row *factors, *minima;   // [scales]
+    const float *minus;                  // of the first row and scale group
+    size_t minus_of_row, minus_of_scale; // distances of its elements
+};
+
 // Closes partial sums: sum = fma(partial, scale, sum), in the order of scales. `scales` is a constant in each copy.
-PANEL_INLINE void close_rows(const struct tiles_call *c, const panel_tiles *partials, const panel_row *stored, size_t tile,
-                             size_t rows, size_t scales) {
+PANEL_INLINE void close_rows(const struct tiles_call *c, const struct closing *closing, size_t rows, size_t scales) {
+    const panel_row *stored = closing->factors;
     __m512 factors[CHUNK_STEPS][CODE_TILES];
     PANEL_UNROLL for (size_t s = 0; s < scales; s++) {
         PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
             factors[s][j] = _mm512_load_ps(&stored[s][j * LANES]);
         }
     }
-    float *sums = c->sums + tile * AMX_ROWS * c->stride;
+    float *sums = c->sums + closing->tile * AMX_ROWS * c->stride;
     for (size_t r = 0; r < rows; r++, sums += c->stride) {
         PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
             __m512 sum = _mm512_loadu_ps(sums + j * LANES);
             PANEL_UNROLL for (size_t s = 0; s < scales; s++) {
-                sum = _mm512_fmadd_ps(_mm512_load_ps(partials[s][j][r]), factors[s][j], sum);
+                sum = _mm512_fmadd_ps(_mm512_load_ps(closing->partials[s][j][r]), factors[s][j], sum);
             }
             _mm512_storeu_ps(sums + j * LANES, sum);
         }
     }
 }
 
-static __attribute__((noinline)) void close_scales(const struct tiles_call *c, const panel_tiles *partials, const panel_row *stored,
-                                                   size_t tile, size_t scales) {
-    const size_t left = c->rows - tile * AMX_ROWS, rows = left < AMX_ROWS ? left : AMX_ROWS;
-    switch (scales) {
+// The same with minima: after each scale, sum = fma(minus, minimum, sum).
+static void close_rows_minima(const struct tiles_call *c, const struct closing *closing, size_t rows) {
+    float *sums = c->sums + closing->tile * AMX_ROWS * c->stride;
+    for (size_t r = 0; r < rows; r++, sums += c->stride) {
+        PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
+            __m512 sum = _mm512_loadu_ps(sums + j * LANES);
+            for (size_t s = 0; s < closing->scales; s++) {
+                const __m512 minus = _mm512_set1_ps(closing->minus[r * closing->minus_of_row + s * closing->minus_of_scale]);
+                sum = _mm512_fmadd_ps(_mm512_load_ps(closing->partials[s][j][r]), _mm512_load_ps(&closing->factors[s][j * LANES]),
+                                      sum);
+                sum = _mm512_fmadd_ps(minus, _mm512_load_ps(&closing->minima[s][j * LANES]), sum);
+            }
+            _mm512_storeu_ps(sums + j * LANES, sum);
+        }
+    }
+}
+
+static __attribute__((noinline)) void close_scales(const struct tiles_call *c, const struct closing *closing) {
+    const size_t left = c->rows - closing->tile * AMX_ROWS, rows = left < AMX_ROWS ? left : AMX_ROWS;
+    if (c->format->minima) {
+        close_rows_minima(c, closing, rows);
+        return;
+    }
+    switch (closing->scales) {
     case 1:
-        close_rows(c, partials, stored, tile, rows, 1);
+        close_rows(c, closing, rows, 1);
         return;
     case 2:
-        close_rows(c, partials, stored, tile, rows, 2);
+        close_rows(c, closing, rows, 2);
         return;
     case 3:
-        close_rows(c, partials, stored, tile, rows, 3);
+        close_rows(c, closing, rows, 3);
         return;
     default:
-        close_rows(c, partials, stored, tile, rows, CHUNK_STEPS);
+        close_rows(c, closing, rows, CHUNK_STEPS);
     }
+}
+
+// A row's sums over the scale groups that end in the packed steps, from the group that ends with `step` on.
+static const float *minus_at(const struct tiles_call *c, size_t tile, size_t step) {
+    return c->minus + tile * AMX_ROWS * c->packed_steps + step - c->packed_first;
 }
 
 // One tile of rows by the chunk. Returns the address after the last prefetched line.
@@ -254,7 +314,14 @@ static uintptr_t multiply_tile(const struct tiles_call *c, const struct tiles_ch
     }
     TILES_MEMORY_BARRIER;
     if (chunk->ends) {
-        close_scales(c, (const panel_tiles *)c->partials, (const panel_row *)c->factors, tile, chunk->scales);
+        close_scales(c, &(struct closing){.tile = tile,
+                                          .scales = chunk->scales,
+                                          .partials = (const panel_tiles *)c->partials,
+                                          .factors = (const panel_row *)c->factors,
+                                          .minima = (const panel_row *)c->minima,
+                                          .minus = minus_at(c, tile, chunk->first + chunk->steps_each - 1),
+                                          .minus_of_row = c->packed_steps,
+                                          .minus_of_scale = chunk->steps_each});
     }
     return ahead;
 }
@@ -278,7 +345,7 @@ static struct tiles_chunk next_chunk(const struct tiles_call *c, const struct st
 // Widens the chunk's scales, decodes its codes to tiles, and advances the position.
 static void decode_chunk(const struct tiles_call *c, const struct tiles_chunk *chunk, struct step_position *at) {
     for (size_t i = 0; i < chunk->scales; i++) {
-        widen_scale(c, at, c->factors[i]);
+        widen_scale(c, at, i);
         for (size_t s = 0; s < chunk->steps_each; s++, next_step(c, at)) {
             decode_step(c, at, c->tiles + (at->step - chunk->first) * CODE_STEP_BYTES);
         }
@@ -314,8 +381,8 @@ static void multiply_large_m(struct tiles_call *c, bool rows_packed) {
 // group, and are closed one scale group later, because loads right after a tile's store would wait for it.
 static void multiply_small_m(struct tiles_call *c, bool rows_packed) {
     struct step_position at = first_position(c), decoded = at;
-    const panel_tiles *unclosed = NULL;
-    const panel_row *factors = NULL;
+    float minus[AMX_ROWS];
+    struct closing unclosed = {.scales = 1, .minus = minus, .minus_of_row = 1};
     size_t slot = 0;
     decode_step(c, &decoded, c->tiles);
     for (; at.step < c->steps; next_step(c, &at)) {
@@ -344,16 +411,21 @@ static void multiply_small_m(struct tiles_call *c, bool rows_packed) {
         multiply_step(x_tile(c, 0, at.step), c->step_k * sizeof(uint16_t), tiles);
         if (at.within + 1 == c->scale_steps || at.step + 1 == c->steps) {
             store_sums(&c->partials[slot]);
-            widen_scale(c, &at, c->factors[slot]);
-            if (unclosed) {
-                close_scales(c, unclosed, factors, 0, 1);
+            widen_scale(c, &at, slot);
+            if (unclosed.partials) {
+                close_scales(c, &unclosed);
             }
             TILES_MEMORY_BARRIER;
-            unclosed = (const panel_tiles *)&c->partials[slot], factors = (const panel_row *)&c->factors[slot];
+            unclosed.partials = (const panel_tiles *)&c->partials[slot];
+            unclosed.factors = (const panel_row *)&c->factors[slot], unclosed.minima = (const panel_row *)&c->minima[slot];
+            for (size_t r = 0; c->format->minima && r < c->rows;
+                 r++) { // a copy, since other rows' steps may be packed before it is used
+                minus[r] = minus_at(c, 0, at.step)[r * c->packed_steps];
+            }
             slot = (slot + 1) % CHUNK_STEPS;
         }
     }
-    close_scales(c, unclosed, factors, 0, 1);
+    close_scales(c, &unclosed);
 }
 
 static void multiply_panel(struct tiles_call *c, bool rows_packed) {
@@ -371,6 +443,8 @@ static void multiply_panel(struct tiles_call *c, bool rows_packed) {
 static tile_codes_decoder *decoder_of(const struct expertd_quantised_format *format) {
     switch (format->code) {
     case EXPERTD_CODE_E2M1:
+    case EXPERTD_CODE_UINT4:
+    case EXPERTD_CODE_IQ4:
         return tile_codes_nibble;
     case EXPERTD_CODE_INT4:
         return format->zero_points ? tile_codes_nibble_zero_point : tile_codes_nibble;
@@ -402,21 +476,32 @@ static struct tiles_call call_of(const struct expertd_quantised_format *format, 
     return c;
 }
 
-enum { FIXED_SCRATCH = CHUNK_STEPS * (CODE_STEP_BYTES + sizeof(panel_tiles) + sizeof(panel_row)) };
+enum {
+    FIXED_SCRATCH = CHUNK_STEPS * (CODE_STEP_BYTES + sizeof(panel_tiles) + 2 * sizeof(panel_row)),
+    TILE_SUMS_BYTES = AMX_ROWS * sizeof(float), // with minima, of a tile of rows and a step
+};
+
+// Bytes of a step of a tile of rows.
+static size_t step_bytes(const struct tiles_call *c) {
+    return x_tile_bytes(c) + (c->format->minima ? TILE_SUMS_BYTES : 0);
+}
 
 // Divides `bytes` of scratch, 64-byte aligned. True: rows can be packed for all of K; false: for packed_steps steps at a time.
 static bool split_scratch(struct tiles_call *c, uint8_t *scratch, size_t bytes) {
     c->tiles = scratch;
     c->partials = (panel_tiles *)(c->tiles + CHUNK_STEPS * CODE_STEP_BYTES);
     c->factors = (panel_row *)(c->partials + CHUNK_STEPS);
-    c->carried = (panel_tiles *)(c->factors + CHUNK_STEPS);
+    c->minima = c->factors + CHUNK_STEPS;
+    c->carried = (panel_tiles *)(c->minima + CHUNK_STEPS);
     c->x_tiles = (uint8_t *)(c->carried + row_tiles(c));
-    const size_t steps_max = (bytes - (size_t)(c->x_tiles - scratch)) / x_tile_bytes(c) / row_tiles(c);
+    const size_t steps_max = (bytes - (size_t)(c->x_tiles - scratch)) / step_bytes(c) / row_tiles(c);
     c->packed_steps = steps_max < c->steps ? steps_max : c->steps;
+    c->minus = (float *)(c->x_tiles + row_tiles(c) * c->packed_steps * x_tile_bytes(c));
     return steps_max >= c->steps;
 }
 
-_Static_assert(FIXED_SCRATCH + KERNEL_CALL_ROWS / AMX_ROWS * (sizeof(panel_tiles) + CHUNK_STEPS * CODE_TILE_BYTES) <=
+_Static_assert(FIXED_SCRATCH +
+                       KERNEL_CALL_ROWS / AMX_ROWS * (sizeof(panel_tiles) + CHUNK_STEPS * (CODE_TILE_BYTES + TILE_SUMS_BYTES)) <=
                    KERNEL_SCRATCH_BYTES,
                "scratch holds a chunk of all rows");
 
@@ -465,7 +550,7 @@ void amxvbmi_quantised_macrokernel_bf16(const struct macrokernel_args *macro, co
 
 size_t amxvbmi_quantised_span(const struct expertd_quantised_format *format, size_t k) {
     const struct tiles_call one = call_of(format, NULL, AMX_ROWS, k);
-    const size_t tile_bytes = sizeof(panel_tiles) + one.steps * x_tile_bytes(&one);
+    const size_t tile_bytes = sizeof(panel_tiles) + one.steps * step_bytes(&one);
     return (KERNEL_DIGITS_CACHED - FIXED_SCRATCH) / tile_bytes * AMX_ROWS;
 }
 

@@ -13,13 +13,15 @@
 // For each chunk the partial sums are computed first, under the flush if rows are bf16, and stored. Then each one is closed:
 // sum = fma(partial, scale, sum), which must be IEEE arithmetic. Changing MXCSR costs 200 cycles, because it empties the pipeline.
 // So partial sums are closed under the flush too; rows whose result the flush may have changed are detected, and closed again in
-// IEEE mode. It does not matter here whether the machine flushes before rounding or after it (float_mode.h): the last bit of a code
-// is at least 2^-16 (E5M2), that of a bf16 at least 2^-133, so a sum below 2^-126 is a multiple of 2^-149, and exact.
+// IEEE mode; with minima all are. It does not matter here whether the machine flushes before rounding or after it (float_mode.h):
+// the last bit of a code is at least 2^-16 (E5M2), that of a bf16 at least 2^-133, so a sum below 2^-126 is a multiple of 2^-149,
+// and exact.
 #include <string.h>
 
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/quantised_chunk.h"
+#include "kernels/cpu/common/row_sums.h"
 
 #ifndef QUANTISED_IEEE
 static inline bool quantised_ieee(const struct panel_args *args, const struct expertd_quantised_format *format) {
@@ -96,6 +98,21 @@ static __attribute__((noinline)) void close_row_ieee(size_t scales, size_t rows,
     close_store(sum, sums);
 }
 
+// One row of a format with minima: per scale, sum = fma(partial, scale, sum), then sum = fma(minus, minimum, sum). The caller has
+// set IEEE mode.
+static __attribute__((noinline)) void close_row_minima(const struct chunk *c, size_t rows, const panel_row *scale,
+                                                       const panel_row *partials, const float *minus, float *sums) {
+    const size_t size = expertd_dtype_size(c->format->scale);
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *minima = chunk_minima(c, s);
+        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+            vec sum = vec_load(sums + v * LANES), minimum = vec_scale(c->format->scale, minima + v * LANES * size);
+            sum = vec_fma(vec_load(&partials[s * rows][v * LANES]), vec_load(&scale[s][v * LANES]), sum);
+            vec_store(sums + v * LANES, vec_fma(vec_broadcast(&minus[s]), minimum, sum));
+        }
+    }
+}
+
 // Closes rows in any mode. A flushed fma differs from IEEE's only if an operand is subnormal or the result is 0. So rows that have
 // an intermediate sum below 2^-126 are left out, and so are rows in `unsure`, which may hold subnormal sums. Returns both as a bit
 // mask.
@@ -113,26 +130,42 @@ static __attribute__((noinline)) uint32_t close_rows(size_t scales, size_t rows,
     return unsure;
 }
 
-static __attribute__((noinline)) void close_unsure(const struct chunk *c, size_t rows, uint32_t unsure, panel_row *scale,
-                                                   const panel_row *partials, panel_row *sums) {
+// minus[s] = -(the sum of the row over the chunk's scale group s)
+PANEL_INLINE void chunk_row_sums(const struct chunk *c, size_t row, bool bf16, float *minus) {
+    const size_t first = c->scale * c->layout.scale_k, k = c->k + c->depth - first;
+    const char *x = c->args->x[row];
+    row_sums_minus(x + first * (bf16 ? sizeof(uint16_t) : sizeof(float)), bf16, k, c->layout.scale_k, minus);
+}
+
+// bf16: of the rows, of which `row` is the first.
+static __attribute__((noinline)) void close_unsure(const struct chunk *c, size_t row, size_t rows, bool bf16, uint32_t unsure,
+                                                   panel_row *scale, const panel_row *partials, panel_row *sums) {
     float_mode before = float_mode_set_ieee();
     chunk_scales(c, scale);
     for (size_t r = 0; r < rows; r++) {
-        if (unsure >> r & 1) {
+        if (c->format->minima) {
+            float minus[WIDE_SCALES];
+            if (bf16) {
+                chunk_row_sums(c, row + r, true, minus);
+            } else {
+                chunk_row_sums(c, row + r, false, minus);
+            }
+            close_row_minima(c, rows, (const panel_row *)scale, partials + r, minus, sums[r]);
+        } else if (unsure >> r & 1) {
             close_row_ieee(c->scales, rows, (const panel_row *)scale, partials + r, sums[r]);
         }
     }
     float_mode_restore(before);
 }
 
-// Closes the partial sums of up to 32 rows. `normal`: no scale is below 2^-126. *unsure: the rows' bit mask from chunk to chunk, 0
-// at first.
-static void chunk_close(const struct chunk *c, size_t rows, bool normal, uint32_t *unsure, panel_row *scale, panel_row *partials,
-                        panel_row *sums) {
+// Closes the partial sums of rows [row, row + rows), up to 32. `normal`: no scale is below 2^-126, and there are no minima.
+// *unsure: the rows' bit mask from chunk to chunk, 0 at first.
+static void chunk_close(const struct chunk *c, size_t row, size_t rows, bool bf16, bool normal, uint32_t *unsure, panel_row *scale,
+                        panel_row *partials, panel_row *sums) {
     const panel_row *from = (const panel_row *)partials;
     *unsure = normal ? close_rows(c->scales, rows, *unsure, (const panel_row *)scale, from, sums) : UINT32_MAX;
     if (*unsure) {
-        close_unsure(c, rows, *unsure, scale, from, sums);
+        close_unsure(c, row, rows, bf16, *unsure, scale, from, sums);
     }
 }
 
@@ -205,7 +238,7 @@ WIDE_FUNCTION(wide_f32, false)
 struct wide_work {
     panel_row weights[WIDE_K + 8]; // the widened chunk
     panel_row scales[WIDE_SCALES];
-    bool normal;                                              // no scale is below 2^-126
+    bool normal;                                              // no scale is below 2^-126, and there are no minima
     panel_row partials[WIDE_SCALES * PANEL_TILE];             // of one tile of rows, [scale][row]
     float x[PANEL_TILE][WIDE_K] __attribute__((aligned(64))); // the tile's widened rows
     panel_row carried[KERNEL_CALL_ROWS];                      // partial sums of a scale group that is longer than a chunk
@@ -222,7 +255,7 @@ static void wide_chunk_weights(const struct chunk *c, struct wide_work *work) {
             memset(weights[depth], 0, sizeof weights[depth]);
         }
     }
-    work->normal = !c->ends || chunk_scales(c, work->scales);
+    work->normal = !c->ends || (!c->format->minima && chunk_scales(c, work->scales));
 }
 
 static void wide_tile_bf16(const struct chunk *c, struct wide_work *work, panel_row *partials, size_t row, size_t rows) {
@@ -264,7 +297,7 @@ PANEL_INLINE void wide_panel(const struct panel_args *args, const struct expertd
                 wide_tile_f32(&c, work, partials, row, rows);
             }
             if (c.ends) {
-                chunk_close(&c, rows, work->normal, &work->unsure[row], work->scales, partials, work->sums + row);
+                chunk_close(&c, row, rows, bf16, work->normal, &work->unsure[row], work->scales, partials, work->sums + row);
             }
         }
     }

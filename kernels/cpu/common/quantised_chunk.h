@@ -74,6 +74,11 @@ static inline const uint8_t *chunk_zeros(const struct chunk *c, size_t scale) {
                                   : NULL;
 }
 
+static inline const uint8_t *chunk_minima(const struct chunk *c, size_t scale) {
+    return c->format->minima ? (const uint8_t *)c->args->panel + quantised_zeros_at(&c->layout, c->scale + scale, c->args->k)
+                             : NULL;
+}
+
 // How many k of the chunk's scale-th scale group are in the chunk.
 static inline size_t chunk_depth(const struct chunk *c, size_t scale) {
     size_t before = scale * c->layout.scale_k;

@@ -12,6 +12,11 @@ static inline float f32_from_e2m1(unsigned code) {
     return code & 8 ? -VALUES[code & 7] : VALUES[code & 7];
 }
 
+static inline float f32_from_iq4(unsigned code) {
+    static const float VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return VALUES[code];
+}
+
 static inline float f32_from_e8m0(uint8_t code) {
     return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
 }
@@ -31,6 +36,10 @@ static inline float quantised_value(enum expertd_weight_code code, const uint8_t
         return f32_from_e2m1(byte >> shift & 15);
     case EXPERTD_CODE_INT4:
         return (float)((byte >> shift & 15) - (zeros ? zeros[column] : 8));
+    case EXPERTD_CODE_UINT4:
+        return (float)(byte >> shift & 15);
+    case EXPERTD_CODE_IQ4:
+        return f32_from_iq4(byte >> shift & 15);
     default:
         return (float)((int8_t)byte - (zeros ? (int8_t)zeros[column] : 0));
     }
@@ -50,6 +59,13 @@ static inline float quantised_scale(const struct expertd_quantised_format *forma
     return format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                      : scale;
+}
+
+// A column's minimum in one scale group.
+static inline float quantised_minimum(const struct expertd_quantised_format *format, const uint8_t *minima, size_t column) {
+    float minimum;
+    expertd_dtype_widen(format->scale, minima + column * expertd_dtype_size(format->scale), 1, &minimum);
+    return minimum;
 }
 
 #endif

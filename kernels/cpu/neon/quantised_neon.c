@@ -97,7 +97,13 @@ PANEL_INLINE vec widen_nibble(enum expertd_weight_code code, uint32x4_t words, i
         uint32x4_t sign = vandq_u32(vshlq_u32(words, vdupq_n_s32(28 - bit)), vdupq_n_u32(0x80000000u));
         return vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(vcvtq_n_f32_u32(magnitude, 1)), sign));
     }
-    return vsubq_f32(vcvtq_f32_u32(vandq_u32(shifted, vdupq_n_u32(15))), zero);
+    uint32x4_t index = vandq_u32(shifted, vdupq_n_u32(15));
+    if (code == EXPERTD_CODE_IQ4) { // the zero bytes of an index look up entry 0; the shifts remove what they find
+        const int8x16_t values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+        int32x4_t bytes = vreinterpretq_s32_s8(vqtbl1q_s8(values, vreinterpretq_u8_u32(index)));
+        return vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(bytes, 24), 24));
+    }
+    return vsubq_f32(vcvtq_f32_u32(index), zero);
 }
 
 PANEL_INLINE void widen_nibbles(enum expertd_weight_code code, const uint8_t *codes, const float *zeros, size_t depth,
@@ -144,14 +150,18 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
     float zero[EXPERTD_KERNEL_PANEL];
     for (size_t c = 0; c < EXPERTD_KERNEL_PANEL; c++) {
         bool is_int8 = format->code == EXPERTD_CODE_INT8;
-        zero[c] = zeros ? (is_int8 ? (float)(int8_t)zeros[c] : (float)zeros[c]) : is_int8 ? 0.0f : 8.0f;
+        zero[c] = zeros ? (is_int8 ? (float)(int8_t)zeros[c] : (float)zeros[c]) : format->code == EXPERTD_CODE_INT4 ? 8.0f : 0.0f;
     }
     switch (format->code) {
     case EXPERTD_CODE_E2M1:
         widen_nibbles(EXPERTD_CODE_E2M1, codes, zero, depth, wide);
         break;
     case EXPERTD_CODE_INT4:
+    case EXPERTD_CODE_UINT4:
         widen_nibbles(EXPERTD_CODE_INT4, codes, zero, depth, wide);
+        break;
+    case EXPERTD_CODE_IQ4:
+        widen_nibbles(EXPERTD_CODE_IQ4, codes, zero, depth, wide);
         break;
     case EXPERTD_CODE_INT8:
         widen_bytes(EXPERTD_CODE_INT8, codes, zero, depth, wide);

@@ -3,6 +3,7 @@
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/fma_flushed.h"
 #include "kernels/cpu/common/quantised_values.h"
+#include "kernels/cpu/common/row_sums.h"
 #include "kernels/cpu/common/tensor_core.h"
 
 enum { PIECE_K = 256 }; // k widened at a time: a multiple of the step of every arithmetic
@@ -86,6 +87,21 @@ static void sum_scale_group(const struct panel_args *args, const struct expertd_
     }
 }
 
+// sums[r] = fma(-(the sum of row r over scale group g), minimum, sums[r])
+static void subtract_minimum(const struct panel_args *args, const struct quantised_layout *layout, size_t g, enum sum_kind kind,
+                             float minimum, float *sums) {
+    const size_t depth = quantised_depth(layout, g, args->k), first = g * layout->scale_k;
+    for (size_t r = 0; r < args->rows; r++) {
+        float minus;
+        if (kind == SUMS_F32) {
+            row_sums_minus((const float *)args->x[r] + first, false, depth, depth, &minus);
+        } else {
+            row_sums_minus((const uint16_t *)args->x[r] + first, true, depth, depth, &minus);
+        }
+        sums[r] = __builtin_fmaf(minus, minimum, sums[r]);
+    }
+}
+
 static void multiply(const struct panel_args *args, const struct expertd_quantised_format *format, enum sum_kind kind) {
     struct quantised_layout layout = quantised_layout(format, args->k);
     const uint8_t *panel = args->panel;
@@ -97,6 +113,10 @@ static void multiply(const struct panel_args *args, const struct expertd_quantis
             float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, args->k), c);
             for (size_t r = 0; r < args->rows; r++) {
                 sums[r] = __builtin_fmaf(partials[r], scale, sums[r]);
+            }
+            if (format->minima) {
+                const uint8_t *minima = panel + quantised_zeros_at(&layout, g, args->k);
+                subtract_minimum(args, &layout, g, kind, quantised_minimum(format, minima, c), sums);
             }
         }
         for (size_t r = 0; r < args->rows; r++) {

@@ -308,7 +308,7 @@ __device__ __forceinline__ void multiply_general(const quantised_product &p, con
     const int first = k0 / p.span;
     int scale = 0;
     uint32_t zero_pairs[OPERANDS][2] = {};
-    if (p.span < BK) { // a scale begins here, and multiply_full_block may have left the sums of the previous one
+    if (p.span < BK && k0 % p.span == 0) { // a scale begins here; multiply_full_block may have left the sums of the previous one
         clear_partial(sum);
     }
     read_zeros<CODE>(p, at, scale, zero_pairs);

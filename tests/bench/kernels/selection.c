@@ -20,6 +20,18 @@ static const struct expertd_quantised_format NVFP4 = {
 static const struct expertd_quantised_format INT4_32 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 32};
 static const struct expertd_quantised_format INT4_128 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
 static const struct expertd_quantised_format INT8_128 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
+static const struct expertd_quantised_format INT4_16 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F32, .scale_k = 16};
+static const struct expertd_quantised_format INT8_16 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .scale_k = 16};
+static const struct expertd_quantised_format INT8_32 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .scale_k = 32};
+static const struct expertd_quantised_format INT8_32_MIN = {
+    .code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32};
+static const struct expertd_quantised_format UINT4_16_MIN = {
+    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 16};
+static const struct expertd_quantised_format UINT4_32_MIN = {
+    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32};
+static const struct expertd_quantised_format UINT4_32_MIN16 = {
+    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F16, .minima = true, .scale_k = 32};
+static const struct expertd_quantised_format IQ4_32 = {.code = EXPERTD_CODE_IQ4, .scale = EXPERTD_DTYPE_F32, .scale_k = 32};
 
 static const struct bench_dtype DTYPES[] = {
     {"bf16", EXPERTD_DTYPE_BF16, NULL, false, EXPERTD_DTYPE_BF16, EXPERTD_GEMM_UNSCALED},
@@ -34,6 +46,14 @@ static const struct bench_dtype DTYPES[] = {
     {"int4-32", EXPERTD_DTYPE_BF16, &INT4_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
     {"int4-128", EXPERTD_DTYPE_BF16, &INT4_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
     {"int8-128", EXPERTD_DTYPE_BF16, &INT8_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"int4-16", EXPERTD_DTYPE_BF16, &INT4_16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // GGUF's Q3_K
+    {"int8-16", EXPERTD_DTYPE_BF16, &INT8_16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // Q6_K
+    {"int8-32", EXPERTD_DTYPE_BF16, &INT8_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // Q8_0, Q5_0
+    {"int8-32-min", EXPERTD_DTYPE_BF16, &INT8_32_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},       // Q5_K
+    {"uint4-16-min", EXPERTD_DTYPE_BF16, &UINT4_16_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},     // Q2_K
+    {"uint4-32-min", EXPERTD_DTYPE_BF16, &UINT4_32_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},     // Q4_K
+    {"uint4-32-min16", EXPERTD_DTYPE_BF16, &UINT4_32_MIN16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED}, // Q4_1
+    {"iq4-32", EXPERTD_DTYPE_BF16, &IQ4_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},                 // IQ4_XS
 };
 enum { DTYPE_ROWS = sizeof DTYPES / sizeof *DTYPES };
 

@@ -19,7 +19,7 @@ struct bench_dtype {
     enum expertd_gemm_scaling scaling;             // of plain weights, for grouped GEMM only
 };
 
-enum { SELECTION_SHAPES_MAX = 32, SELECTION_DTYPES_MAX = 16 };
+enum { SELECTION_SHAPES_MAX = 32, SELECTION_DTYPES_MAX = 32 };
 
 struct selection {
     const struct bench_shape *shapes[SELECTION_SHAPES_MAX];

@@ -49,6 +49,16 @@ def unsigned(quantise):
     return renamed
 
 
+def elements(quantise):
+    """The same bytes, of the type F4 with a dimension of K codes."""
+
+    def renamed(w, random):
+        tensors, meant = quantise(w, random)
+        return tensors | {".weight": ("F4", tensors[".weight"][1])}, meant
+
+    return renamed
+
+
 QUARK = {"quant_method": "quark", "global_quant_config": {
     "weight": {"dtype": "uint4", "qscheme": "per_group", "group_size": 32, "symmetric": False}}}
 METHODS = {
@@ -81,6 +91,7 @@ METHODS = {
     "mxfp4_of_mlx": Variant("mxfp4", {"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mx(4)),
     "mxfp8_of_mlx": Variant("mxfp8", {"group_size": 32, "bits": 8, "mode": "mxfp8"}, mlx_mx(8)),
     "gptq_of_unsigned_words": Variant("int4_group32_zero", GPTQ, unsigned(gptq(4, 32))),
+    "nvfp4_of_elements": Variant("nvfp4", MODELOPT, elements(NVFP4)),
     "three_methods_in_one_expert": Variant("fp8_block128+nvfp4", {"quant_method": "fp8", "moe_quant_algo": "NVFP4"},
                                            fp8(".scale", "F32", (128, 128)), (("down", NVFP4),)),
 }
@@ -119,6 +130,7 @@ ROWS = fp8(".weight_scale", "F32", (1, None))
 FUSED = {
     "fp8_blocks_bare": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare),
     "fp8_blocks_dotted": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "BF16", (128, 128))),
+    "fp8_blocks_of_gate_and_of_up": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare, each=True),
     "fp8_blocks_of_32": Fused("fp8_block64", FP8 | {"weight_block_size": [32, 64]}, fp8(".weight_scale_inv", "F32", (32, 64)), bare),
     "fp8_blocks_transposed": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), bare, transposed=True),
     "fp8_blocks_stacked": Fused("fp8_block128", BLOCKS, fp8(".weight_scale_inv", "F32", (128, 128)), stacked=True),

@@ -231,8 +231,8 @@ CONFIGS = {
     "empty": (lambda text: "", None),
     "a_list": (lambda text: "[]", None),
     "model_type_unknown": (lambda text: text.replace('"mixtral"', '"mistletoe"').replace("MixtralFor", "MistletoeFor"), "mistletoe"),
-    "experts_are_wrong": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 9'), None),
-    "experts_huge": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 4000000000'), None),
+    "experts_are_wrong": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 9'), "num_local_experts 9"),
+    "experts_huge": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 4000000000'), "num_local_experts is 4000000000: expected 1 to"),
     "experts_negative": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": -8'), "num_local_experts"),
     "experts_text": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": "8"'), "num_local_experts"),
     "experts_disagree": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 8, "num_experts": 6'), "num_experts"),
@@ -241,9 +241,15 @@ CONFIGS = {
     "layer_no_number": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "per_layer_config": '
                                                   '{"first": {}}'), "first"),
     "top_k_zero": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 0'), "num_experts_per_tok"),
-    "top_k_past_the_experts": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 9'), "chooses 9"),
-    "hidden_size_is_wrong": (lambda text: text.replace('"hidden_size": 64', '"hidden_size": 65'), None),
-    "width_is_wrong": (lambda text: text.replace('"intermediate_size": 48', '"intermediate_size": 40'), None),
+    "top_k_past_the_experts": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 9'), "num_experts_per_tok 9"),
+    "experts_missing": (lambda text: text.replace('"num_local_experts": 8,', ''), "num_experts is missing"),
+    "experts_by_layer": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": [8, 0]'), "num_local_experts[1] is 0"),
+    "no_layers": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 0'), "num_hidden_layers is 0: expected 1 to"),
+    "more_layers": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'), "num_hidden_layers 3"),
+    "a_dense_layer": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 2, "mlp_layer_types": ["dense", "moe"]'),
+                      "mlp_layer_types"),
+    "hidden_size_is_wrong": (lambda text: text.replace('"hidden_size": 64', '"hidden_size": 65'), "hidden_size 65"),
+    "width_is_wrong": (lambda text: text.replace('"intermediate_size": 48', '"intermediate_size": 40'), "intermediate_size 40"),
     "activation_unknown": (lambda text: text.replace('"silu"', '"snake"'), "snake"),
     "key_twice": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "num_experts_per_tok": 3'), None),
     "deeply_nested": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "x": ' + "[" * 99999 + "]" * 99999), None),
@@ -259,6 +265,26 @@ def test_a_config_that_does_not_fit_is_refused(folder, name):
     assert changed != text
     file.write_text(changed)
     refused(folder, *([named] if named else ["config.json"] if name in ("not_json", "empty", "a_list") else []))
+
+
+@pytest.mark.parametrize("key, value, named", (("num_experts", 0, "text_config.num_experts is 0: expected 1 to"),
+                                               ("num_experts_per_tok", 100, "text_config.num_experts_per_tok 100"),
+                                               ("moe_intermediate_size", "x", "text_config.moe_intermediate_size is x: expected an integer"),
+                                               ("hidden_size", None, "text_config.hidden_size is missing")))
+def test_a_key_of_a_nested_model_is_named_with_its_path(tmp_path, key, value, named):
+    folder = copy_case("qwen3_5_moe", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"][key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    refused(folder, named)
+
+
+def test_a_shared_expert_that_the_config_does_not_have_is_named_with_its_key(tmp_path):
+    folder = copy_case("deepseek_v3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["n_shared_experts"] = 0
+    (folder / "config.json").write_text(json.dumps(config))
+    refused(folder, "mlp.shared_experts.", "n_shared_experts 0", "has no shared expert")
 
 
 def test_overrides_of_attention_keys_are_accepted(folder, start_daemon):
@@ -343,14 +369,16 @@ def test_an_invalid_index_is_refused(sharded, name):
 
 
 def test_one_file_under_many_names_costs_no_more_than_one(sharded):
-    """Forty links to a header of 12 MB, which would need 1.5 GB if each were parsed."""
-    header = "{" + ",".join(f'"t{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200000)) + "}"
+    """Forty links to a header of 16 MB, which would need 1.5 GB if each were parsed."""
+    tensor = lambda i: f"model.layers.{i % 2}.mlp.experts.0.t{i}"
+    header = "{" + ",".join(f'"{tensor(i)}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200000)) + "}"
     (sharded / "a00.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
     names = [f"a{i:02}.safetensors" for i in range(40)]
     for name in names[1:]:
         (sharded / name).symlink_to(names[0])
-    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
-    refused(sharded, *names[:2], "links to one file")
+    index = {"weight_map": {tensor(i): file for i, file in enumerate(names)}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(sharded, names[0], "links to one file")
 
 
 def test_a_tensor_that_is_not_in_its_file_is_named(sharded):

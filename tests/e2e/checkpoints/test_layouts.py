@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.layouts import (FAMILIES, H, K, Weights, by_expert, fused, layer_tensors, layouts_of, stacked,
+from harness.layouts import (FAMILIES, H, K, Weights, by_expert, fp8_layouts_of, fused, layer_tensors, layouts_of, stacked,
                              write_layers)
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
@@ -30,6 +30,16 @@ def test_the_same_weights_give_the_same_bits_in_every_layout(name, tmp_path, sta
     folder = write_layers(tmp_path / name, family, layers)
     answers = answers_of(start_daemon, folder, H)
     assert len(answers) == len(layouts)
+    for layout, answer in zip(layouts, answers):
+        assert answer == answers[0], f"{name}: {layout} differs from {next(iter(layouts))}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_same_codes_give_the_same_bits_in_every_layout(name, tmp_path, start_daemon):
+    family = FAMILIES[name]
+    weights, layouts = Weights(family), fp8_layouts_of(family)
+    layers = [layer_tensors(weights, layout, number) for number, layout in enumerate(layouts.values())]
+    answers = answers_of(start_daemon, write_layers(tmp_path / name, family, layers), H)
     for layout, answer in zip(layouts, answers):
         assert answer == answers[0], f"{name}: {layout} differs from {next(iter(layouts))}"
 
@@ -96,6 +106,19 @@ def tensors(**more):
     return {name: array for name, array in layer.items() if array is not None}
 
 
+def in_mlx_4bit(which):
+    """The matrices whose name contains `which` in MLX's 4-bit format, the others as MLX's plain files have them."""
+    layer = {}
+    for name, array in layer_tensors(Weights(FAMILIES["qwen3_moe"]), stacked(module="{block}.switch_mlp")).items():
+        if which not in name:
+            layer[name] = array
+            continue
+        groups = np.ones((*array.shape[:-1], 1), np.float32)
+        layer[name] = np.zeros((*array.shape[:-1], array.shape[-1] // 8), np.uint32)
+        layer.update({name.replace(".weight", ".scales"): groups, name.replace(".weight", ".biases"): groups})
+    return layer
+
+
 def renamed(old, new):
     return {name.replace(old, new): array for name, array in tensors().items()}
 
@@ -122,6 +145,10 @@ REFUSED = {
                               "a factor of the matrix's input"),
     "a scale without codes": (lambda: tensors(**{"mlp.experts.1.up_proj.weight_scale": ONE}), "mlp.experts.1.up_proj.weight_scale",
                               "no matrix beside it is stored in codes"),
+    "MLX's quantised experts": (lambda: in_mlx_4bit("switch_mlp"), "model.layers.0.mlp.switch_mlp.gate_proj.biases", "MLX's affine quantisation"),
+    "MLX's quantised router": (lambda: in_mlx_4bit("mlp.gate."), "model.layers.0.mlp.gate.weight", "MLX's format"),
+    "a router without a known name": (lambda: renamed("mlp.gate", "mlp.chooser"), "tensor model.layers.0.mlp.gate.weight is missing",
+                                      "beside the experts, model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [4, 64]"),
     "a shared expert that the architecture has not": (lambda: tensors(**{"mlp.shared_expert.up_proj.weight": ONE}),
                                                       "mlp.shared_expert.up_proj.weight is in the MoE block"),
 }
@@ -147,6 +174,15 @@ def test_a_fused_tensor_whose_rows_may_alternate_is_refused(tmp_path):
     refusal_of(write_layers(tmp_path / "m", family, [layer]), "model.layers.0.mlp.experts.input_linear", "alternate")
 
 
+def test_halves_of_alternating_rows_are_not_taken_for_gate_and_up(tmp_path):
+    """GPTQModel writes them under the names of gate and up."""
+    family = FAMILIES["gpt_oss"]
+    meta = {"quantization_config": {"quant_method": "gptq", "bits": 4, "meta": {"quantizer": ["gptqmodel:5.0.0"]}}}
+    layer = layer_tensors(Weights(family), by_expert())
+    refusal_of(write_layers(tmp_path / "m", {**family, "config": {**family["config"], **meta}}, [layer]),
+               "model.layers.0.mlp.experts", "quantization_config.meta.quantizer", "gptqmodel:5.0.0", "cannot be told")
+
+
 def test_stacked_parameters_that_fit_two_orientations_are_refused(tmp_path):
     family = FAMILIES["qwen3_moe"]
     layer = layer_tensors(Weights(family, 64, 64), stacked(suffix=""))
@@ -162,3 +198,65 @@ def test_tensors_without_a_part_in_the_outputs_are_ignored(tmp_path, start_daemo
     plain = answers_of(start_daemon, write_layers(tmp_path / "plain", family, [tensors()]), H)
     more = answers_of(start_daemon, write_layers(tmp_path / "more", family, [tensors(**dict.fromkeys(HARMLESS, ONE))]), H)
     assert more == plain
+
+
+# ---- changes at random
+
+SYNONYMS = (("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "v1", "fc1", "gate_up_proj", "gate_up", "linear_gate", "gate_projs"),
+            ("experts", "switch_mlp", "switch_glu", "shared_expert", "shared_experts"), ("mlp", "block_sparse_moe", "moe", "ffn"),
+            ("gate", "router"))
+
+
+def rename(random, name):
+    """The name with one component replaced by another known one."""
+    parts = name.split(".")
+    places = [(i, names) for i, part in enumerate(parts) for names in SYNONYMS if part in names]
+    i, names = places[random.integers(len(places))]
+    return ".".join(parts[:i] + [names[random.integers(len(names))]] + parts[i + 1:])
+
+
+def change(random, layer, other):
+    """One mistake that a tool could make. None: nothing changes."""
+    names = [name for name in layer if not name.endswith(("router_bias", "expert_bias"))]
+    name = names[random.integers(len(names))]
+    new = rename(random, name)
+    kind = ("rename", "copy", "drop", "stray", "both", "transpose")[random.integers(6)]
+    if kind == "rename" and new not in layer:
+        return {new if old == name else old: array for old, array in layer.items()}
+    if kind == "copy" and new not in layer:
+        return {**layer, new: layer[name] + np.float32(1)}
+    if kind == "drop":
+        return {old: array for old, array in layer.items() if old != name}
+    if kind == "stray":
+        return {**layer, name + ("_bias", ".bias", ".x")[random.integers(3)]: layer[name]}
+    if kind == "both" and other.keys() - layer.keys():
+        return {**other, **layer}
+    if kind == "transpose" and layer[name].ndim > 1 and layer[name].shape[-1] != layer[name].shape[-2]:
+        return {**layer, name: np.swapaxes(layer[name], -1, -2)}
+    return None
+
+
+def answers_or_none(start_daemon, folder):
+    """None: the daemon refused the checkpoint."""
+    try:
+        return answers_of(start_daemon, folder, H)
+    except AssertionError as error:
+        assert "event=load_failed reason=CHECKPOINT" in str(error), error
+        return None
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_change_at_random_is_refused_or_has_no_effect(seed, tmp_path, start_daemon):
+    """Never a wrong answer: what is served has the bits of the unchanged layer."""
+    random = np.random.default_rng(seed)
+    for case in range(8):
+        family = FAMILIES[list(FAMILIES)[random.integers(len(FAMILIES))]]
+        weights, layouts = Weights(family), list(layouts_of(family).values())
+        layer, other = (layer_tensors(weights, layouts[i], case) for i in random.integers(len(layouts), size=2))
+        changed = change(random, layer, other)
+        if changed is None:
+            continue
+        answers = answers_or_none(start_daemon, write_layers(tmp_path / f"changed{case}", family, [changed]))
+        if answers is not None:
+            assert answers == answers_of(start_daemon, write_layers(tmp_path / f"same{case}", family, [layer]), H), sorted(changed)

@@ -1,7 +1,7 @@
 """Small checkpoints whose layers hold the same weights under different names: one layer for each layout of the experts that tools write.
 
 A family is a model's configuration and the names of its own files. A layout is a function of the family's weights; it returns the tensors
-of the experts below the layer. Everything is float32, so that no layout rounds.
+of the experts below the layer. Elements are float32, so that no layout rounds, or FP8 codes with a scale per row.
 """
 
 import json
@@ -9,8 +9,11 @@ import json
 import numpy as np
 
 from .checkpoints import write_safetensors
+from .quantised import nearest
+from .tensors import F8_VALUES
 
 H, I, E, K = 64, 48, 4, 2
+KINDS = {"<f4": "F32", "|u1": "F8_E4M3", "<u4": "U32"}
 
 
 def family(model_type, block="mlp", router="gate.weight", prefix="model.layers", gated=True, width="moe_intermediate_size",
@@ -174,6 +177,7 @@ GATED = {
     "fused per expert": fused(suffix=".weight", split="expert"),
     "fused, the number last": fused(suffix=".weight", split="part"),
     "Unsloth": fused(("gate_up_projs", "down_projs"), ".weight", split="part"),
+    "GPTQModel": fused(("gate_up", "down"), ".weight", split="part"),
     "fused in the block": fused(suffix=".weight", module="{block}"),
 }
 IN_ORDER = {  # names under which alternating rows are not known
@@ -190,6 +194,34 @@ def layouts_of(family):
     return {**SPLIT, **GATED, **({} if family["alternate"] else IN_ORDER), **({} if family["biased"] else DBRX)}
 
 
+# ---- quantised experts
+
+
+def in_fp8(layout):
+    """The layout with its .weight tensors as F8_E4M3 and a scale per row, .weight_scale: the same codes in every layout."""
+
+    def quantised(weights):
+        out = {}
+        for name, array in layout(weights).items():
+            if not name.endswith(".weight"):
+                out[name] = array
+                continue
+            scale = (np.abs(array).max(-1, keepdims=True) / 448).astype(np.float32)
+            out[name] = nearest(array / scale, F8_VALUES["F8_E4M3"]).astype(np.uint8)
+            out[name + "_scale"] = scale
+        return out
+
+    return quantised
+
+
+IN_FP8 = ("one tensor per matrix", "a name before the number", "the number last", "MLX", "w1 w3 w2", "w1 w3 w2 stacked",
+          "w1 v1 w2 per expert", "fused .weight", "fused per expert", "fused, the number last", "Unsloth", "GPTQModel", "input_linear")
+
+
+def fp8_layouts_of(family):
+    return {name: in_fp8(layout) for name, layout in layouts_of(family).items() if name in IN_FP8}
+
+
 # ---- checkpoints
 
 ROUTERS = ("gate.weight", "router.weight", "router.layer.weight", "router.gate.weight", "router.classifier.weight", "router.linear.weight",
@@ -197,6 +229,17 @@ ROUTERS = ("gate.weight", "router.weight", "router.layer.weight", "router.gate.w
 SELECTIONS = ("gate.e_score_correction_bias", "e_score_correction_bias", "expert_bias", "gate.expert_bias", "router_bias",
               "moe_statics.e_score_correction_bias", "gate.moe_statics.e_score_correction_bias")
 SHARED = ("shared_experts", "shared_expert", "shared_mlp", "share_expert")
+
+
+def shared_tensors(weights, module, number):
+    """Of gated experts as gate_proj, up_proj; or w1, w3; or gate_up_proj."""
+    gate, up, down = weights.shared
+    if not weights.family["gated"]:
+        named = {"up_proj": up, "down_proj": down}
+    else:
+        named = ({"gate_proj": gate, "up_proj": up, "down_proj": down}, {"w1": gate, "w3": up, "w2": down},
+                 {"gate_up_proj": np.concatenate([gate, up]), "down_proj": down})[number % 3]
+    return {f"{module}.{name}.weight": matrix for name, matrix in named.items()}
 
 
 def layer_tensors(weights, layout, number=0):
@@ -216,10 +259,7 @@ def layer_tensors(weights, layout, number=0):
         out[place + (family["selection"] if number == 0 else SELECTIONS[number % len(SELECTIONS)])] = weights.selection
     if family["shared"]:
         shared = place + (family["shared"] if number == 0 else SHARED[number % len(SHARED)])
-        names = W if number % 3 == 1 and family["gated"] else ("gate_proj", "up_proj", "down_proj")
-        for name, matrix in zip(names, weights.shared):
-            if family["gated"] or name != "gate_proj":
-                out[f"{shared}.{name}.weight"] = matrix
+        out.update(shared_tensors(weights, shared, number))
     if family["shared_gate"]:
         out[place + family["shared_gate"]] = weights.shared_gate
     return out
@@ -238,6 +278,6 @@ def write_layers(folder, family, layers, hidden=H, width=I, prefix=None):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_of(family, len(layers), hidden, width)))
     write_safetensors(folder / "model.safetensors", {
-        f"{prefix or family['prefix']}.{number}.{name}": ("F32", array.shape, np.ascontiguousarray(array, np.float32).tobytes())
+        f"{prefix or family['prefix']}.{number}.{name}": (KINDS[array.dtype.str], array.shape, np.ascontiguousarray(array).tobytes())
         for number, tensors in enumerate(layers) for name, array in tensors.items()})
     return folder

@@ -14,7 +14,7 @@ from .tensors import F8_VALUES, bf16_bits, bf16_values
 
 HIDDEN, WIDTH, EXPERTS, TOP_K, LAYER = 192, 160, 5, 2, 0
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
-SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "U8": "u1", "I8": "i1",
+SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "F4": "u1", "U8": "u1", "I8": "i1", "I16": "<i2",
          "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 
 
@@ -401,7 +401,8 @@ class QuantisedCheckpoint:
 
     def write(self):
         (self.folder / "config.json").write_text(json.dumps(self.config))
-        written = {name: (dtype, np.shape(array), np.ascontiguousarray(array).astype(SIZES[dtype]).tobytes())
+        shape = lambda dtype, array: np.shape(array)[:-1] + (2 * np.shape(array)[-1],) if dtype == "F4" else np.shape(array)
+        written = {name: (dtype, shape(dtype, array), np.ascontiguousarray(array).astype(SIZES[dtype]).tobytes())
                    for name, (dtype, array) in self.tensors.items()}
         write_safetensors(self.folder / "model.safetensors", written)
 

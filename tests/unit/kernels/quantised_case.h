@@ -10,27 +10,38 @@
 
 // The formats of checkpoints, and some others.
 static const struct expertd_quantised_format FORMATS[] = {
-    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128},         // 128 x 128 blocks
-    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 0},         // per row
-    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 0},           // per tensor
-    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},          //
-    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128},         //
-    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, true, 128},     // 128 x 128 blocks, UE8M0
-    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},     // MXFP8
-    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},     //
-    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},     // MXFP4
-    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, 16}, // NVFP4 of ModelOpt
-    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, 16},   // NVFP4 of compressed-tensors
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},        //
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128},         // AWQ, GPTQ
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 64},          //
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},          //
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 0},           //
-    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},       //
-    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 32},          //
-    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},          //
-    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, true, 272},          // longer than any kernel's chunk of K
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 1024 + 16}, //
+    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 128},         // 128 x 128 blocks
+    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 0},         // per row
+    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 0},           // per tensor
+    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},          //
+    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 128},         //
+    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, true, 128},     // 128 x 128 blocks, UE8M0
+    {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},     // MXFP8
+    {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},     //
+    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},     // MXFP4
+    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16}, // NVFP4 of ModelOpt
+    {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, false, 16},   // NVFP4 of compressed-tensors
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32},        //
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 128},         // AWQ, GPTQ
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 64},          //
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},          //
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 0},           //
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 128},       //
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 32},          //
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},          //
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, true, 272}, // longer than any kernel's chunk of K
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 1024 + 16}, //
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, true, false, 32},         // GGUF's Q4_1
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32},         // Q4_K
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 16},         // Q2_K
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 0},          //
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 48},       //
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 16},         // Q3_K
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32},          // Q5_K
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, true, false, 272},         //
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 16},         // Q6_K
+    {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 32},          // IQ4_XS
+    {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, false, false, 128},         //
 };
 
 struct quantised_case {
@@ -38,12 +49,12 @@ struct quantised_case {
     size_t k, n;
     size_t scales; // scale groups along K
     struct expertd_quantised_source source;
-    uint8_t *codes, *zeros, *scale_bytes;
+    uint8_t *codes, *zeros, *scale_bytes, *minima_bytes;
     void *packed; // expertd_quantised_group_bytes
 };
 
 static inline int format_has_4_bits(const struct expertd_quantised_format *format) {
-    return format->code == EXPERTD_CODE_E2M1 || format->code == EXPERTD_CODE_INT4;
+    return format->code != EXPERTD_CODE_E4M3 && format->code != EXPERTD_CODE_E5M2 && format->code != EXPERTD_CODE_INT8;
 }
 
 // A scale near 1 for VALUES_PLAIN; otherwise also zeros, subnormals, infinities and NaN of its dtype.
@@ -97,6 +108,7 @@ static inline void quantised_case_init(struct quantised_case *c, const struct ex
     c->codes = test_alloc(bytes);
     c->zeros = test_alloc(n * c->scales);
     c->scale_bytes = test_alloc(rows * c->scales * size);
+    c->minima_bytes = test_alloc(rows * c->scales * size);
     for (size_t i = 0; i < bytes; i++) {
         c->codes[i] = random_code(random, format, values);
     }
@@ -106,12 +118,16 @@ static inline void quantised_case_init(struct quantised_case *c, const struct ex
     for (size_t i = 0; i < rows * c->scales; i++) {
         random_scale(random, format->scale, values, c->scale_bytes + i * size);
     }
+    for (size_t i = 0; format->minima && i < rows * c->scales; i++) {
+        random_scale(random, format->scale, values, c->minima_bytes + i * size);
+    }
     c->source = (struct expertd_quantised_source){
         .codes = plain_codes(c->codes, k, bits),
         .scales = c->scale_bytes,
         .scale_columns = columns,
         .scale_n_stride = c->scales,
         .scale_g_stride = 1,
+        .minima = format->minima ? c->minima_bytes : NULL,
         .global = values == VALUES_PLAIN ? 0.0117f : GLOBALS[random_below(random, COUNT_OF(GLOBALS))],
     };
     if (format->zero_points) {
@@ -170,7 +186,7 @@ static inline void quantised_panels(const struct quantised_case *c, size_t first
 }
 
 static inline void quantised_case_deinit(struct quantised_case *c) {
-    free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->packed);
+    free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->minima_bytes), free(c->packed);
 }
 
 // Makes all 8-bit floats normal except a few: 0 and the greatest subnormal, at the first and the last k, at the borders of spans

@@ -67,7 +67,14 @@ PANEL_INLINE vec widen_nibble(enum expertd_weight_code code, __m256i words, int 
         __m256i sign = _mm256_and_si256(_mm256_slli_epi32(words, 28 - bit), _mm256_set1_epi32((int)0x80000000));
         return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
     }
-    return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(index, _mm256_set1_epi32(15))), zero);
+    index = _mm256_and_si256(index, _mm256_set1_epi32(15));
+    if (code == EXPERTD_CODE_IQ4) { // the zero bytes of an index look up entry 0; VPSLLD and VPSRAD remove what they find
+        const __m256i values =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+        __m256i bytes = _mm256_shuffle_epi8(values, index);
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(bytes, 24), 24));
+    }
+    return _mm256_sub_ps(_mm256_cvtepi32_ps(index), zero);
 }
 
 PANEL_INLINE void widen_nibbles(enum expertd_weight_code code, const uint8_t *codes, const float *zeros, size_t depth,
@@ -115,14 +122,18 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
     float zero[EXPERTD_KERNEL_PANEL];
     for (size_t c = 0; c < EXPERTD_KERNEL_PANEL; c++) {
         bool is_int8 = format->code == EXPERTD_CODE_INT8;
-        zero[c] = zeros ? (is_int8 ? (float)(int8_t)zeros[c] : (float)zeros[c]) : is_int8 ? 0.0f : 8.0f;
+        zero[c] = zeros ? (is_int8 ? (float)(int8_t)zeros[c] : (float)zeros[c]) : format->code == EXPERTD_CODE_INT4 ? 8.0f : 0.0f;
     }
     switch (format->code) {
     case EXPERTD_CODE_E2M1:
         widen_nibbles(EXPERTD_CODE_E2M1, codes, zero, depth, wide);
         break;
     case EXPERTD_CODE_INT4:
+    case EXPERTD_CODE_UINT4:
         widen_nibbles(EXPERTD_CODE_INT4, codes, zero, depth, wide);
+        break;
+    case EXPERTD_CODE_IQ4:
+        widen_nibbles(EXPERTD_CODE_IQ4, codes, zero, depth, wide);
         break;
     case EXPERTD_CODE_INT8:
         widen_bytes(EXPERTD_CODE_INT8, codes, zero, depth, wide);

@@ -10,6 +10,7 @@
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/avx2/quantised/scales_avx2.h"
 #include "kernels/cpu/backend/backends.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     LANES = 8,
@@ -161,6 +162,22 @@ static inline void chunk_scales(const struct chunk *c, const struct scale_offset
         widen_scales(c, at, panel, EXPERTD_DTYPE_F8_E4M3, out);
         return;
     }
+}
+
+// out[s][column]: the chunk's minima as f32.
+static inline void widen_minima(const struct chunk *c, const struct scale_offsets *scales, const uint8_t *panel, panel_row *out) {
+    const struct scale_offsets at = {scales->first + c->layout.scale_size, scales->last + c->layout.scale_size};
+    if (c->format->scale == EXPERTD_DTYPE_F32) {
+        widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, out);
+    } else {
+        widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, out);
+    }
+}
+
+// minus[s] = -(the sum of a row over the chunk's scale group s). The chunk ends with a scale group.
+static inline void chunk_row_sums(const struct chunk *c, size_t row, float *minus) {
+    const size_t first = c->scale * c->layout.scale_k;
+    row_sums_minus((const uint16_t *)c->args->x[row] + first, true, c->k + c->depth - first, c->layout.scale_k, minus);
 }
 
 // k of the chunk's last scale group, rounded up to full lines of codes.

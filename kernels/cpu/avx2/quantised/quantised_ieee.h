@@ -44,6 +44,8 @@ struct small_m_args {
     const struct integer_block *integer_blocks[SMALL_M_ROWS]; // [scales][integer_blocks(scale_k)] of each row; NULL: all by FMA
     const struct integer_line *integer_lines[SMALL_M_ROWS];
     const panel_row *scale[KERNEL_PANELS_MAX];          // [scales] of each panel
+    const panel_row *minima;                            // [scales] of the call's only panel; NULL: the format has none
+    const float *minus[SMALL_M_ROWS];                   // with minima, [scales]: -(the sum of the row over each group)
     float *partials[SMALL_M_ROWS], *sums[SMALL_M_ROWS]; // 32-byte aligned; sum = fma(partial, scale, sum), groups ascending
 };
 
@@ -62,7 +64,7 @@ struct ieee_decoder {
     small_m_function *multiply[SMALL_M_ROWS]; // by rows - 1
 };
 
-extern const struct ieee_decoder ieee_e2m1, ieee_int4, ieee_int8, ieee_int8_zero_point, ieee_e4m3, ieee_e5m2;
+extern const struct ieee_decoder ieee_e2m1, ieee_int4, ieee_uint4, ieee_iq4, ieee_int8, ieee_int8_zero_point, ieee_e4m3, ieee_e5m2;
 
 const struct ieee_decoder *ieee_decoder_of(const struct expertd_quantised_format *format);
 

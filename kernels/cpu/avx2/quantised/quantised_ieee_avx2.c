@@ -12,6 +12,10 @@ const struct ieee_decoder *ieee_decoder_of(const struct expertd_quantised_format
         return &ieee_e2m1;
     case EXPERTD_CODE_INT4:
         return &ieee_int4;
+    case EXPERTD_CODE_UINT4:
+        return &ieee_uint4;
+    case EXPERTD_CODE_IQ4:
+        return &ieee_iq4;
     default:
         return format->zero_points ? &ieee_int8_zero_point : &ieee_int8;
     }

@@ -126,9 +126,34 @@ PANEL_INLINE struct scale_group small_m_scale_group(const struct small_m_args *a
                                 .ahead = a->ahead[0] + s * a->stride};
 }
 
-// Prefetches the last line of a group's scales and zero points, which follow its codes; codes are prefetched line by line.
+// Scales, zero points and minima follow a group's codes, which are prefetched line by line. One or two lines: the last one is
+// prefetched before the codes.
+PANEL_INLINE bool small_m_has_two_lines(const struct small_m_args *a) {
+    return a->stride - a->scale_k / IEEE_LINE_K * ROW_BYTES <= 2 * 64;
+}
+
 PANEL_INLINE void small_m_prefetch_scales(const struct small_m_args *a, const struct scale_group *group) {
-    small_m_prefetch(group->ahead + a->stride - 64, 64);
+    if (small_m_has_two_lines(a)) {
+        small_m_prefetch(group->ahead + a->stride - 64, 64);
+    }
+}
+
+// More lines: all of them after the codes, in the order of memory. Before the codes, they take the speed from DRAM down to a half.
+PANEL_INLINE void small_m_prefetch_more_scales(const struct small_m_args *a, const struct scale_group *group) {
+    for (size_t at = a->scale_k / IEEE_LINE_K * ROW_BYTES; !small_m_has_two_lines(a) && at < a->stride; at += 64) {
+        small_m_prefetch(group->ahead + at, 64);
+    }
+}
+
+// The end of a closed group of a format with minima: sum = fma(minus, minimum, sum).
+PANEL_INLINE void small_m_subtract(const struct small_m_args *a, size_t s, size_t rows) {
+    PANEL_UNROLL for (size_t v = 0; v < EXPERTD_KERNEL_PANEL; v += LANES) {
+        const __m256 minimum = _mm256_load_ps(&a->minima[s][v]);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *sum = a->sums[r] + v;
+            _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_broadcast_ss(a->minus[r] + s), minimum, _mm256_load_ps(sum)));
+        }
+    }
 }
 
 #ifdef INTEGER_CODES
@@ -162,6 +187,10 @@ PANEL_INLINE void small_m_multiply(const struct small_m_args *a, size_t rows) {
         small_m_prefetch_scales(a, &group);
         if (!integer_multiply_group(a, &group, &plan, rows, &t)) {
             small_m_panel(a, &group, 0, rows, &t);
+        }
+        small_m_prefetch_more_scales(a, &group);
+        if (a->minima && a->ends) {
+            small_m_subtract(a, s, rows);
         }
     }
 }

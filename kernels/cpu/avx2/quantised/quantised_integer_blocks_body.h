@@ -116,6 +116,10 @@ static __attribute__((noinline)) void multiply_blocks(const struct small_m_args 
     for (size_t s = 0; s < a->scales; s++) {
         const struct scale_group group = small_m_scale_group(a, s);
         integer_scale(a, &group, &t);
+        small_m_prefetch_more_scales(a, &group);
+        if (a->minima && a->ends) {
+            small_m_subtract(a, s, 1);
+        }
     }
 }
 

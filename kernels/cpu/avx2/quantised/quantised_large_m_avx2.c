@@ -32,12 +32,13 @@ enum {
                                           // bank conflicts of two rows' loads in L1 (.93 -> .96 of the peak)
     LARGE_M_ROWS = 120,                   // rows at a time: rows, sums and codes of more would not fit L2
     LARGE_M_SLICE = LARGE_M_K * SLICE,    // floats
+    LARGE_M_SCALES = LARGE_M_K / 16,      // scale groups of a block at most
     PANEL_ROWS = 24,                      // rows at a time of a call of one panel, whose scratch is on the stack
-    PANEL_ROW = LARGE_M_X + 2 * EXPERTD_KERNEL_PANEL, // floats of such a row in scratch
+    PANEL_ROW = LARGE_M_X + 2 * EXPERTD_KERNEL_PANEL + LARGE_M_SCALES, // floats of such a row in scratch
+    LARGE_M_ROW = LARGE_M_X + KERNEL_SUMS + LARGE_M_SCALES,
 };
-_Static_assert(LARGE_M_SLICE + LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS) <= KERNEL_SCRATCH_BYTES / sizeof(float), "scratch");
-_Static_assert(LARGE_M_ROWS / 2 * (LARGE_M_X + 2 * KERNEL_SUMS) <= LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS),
-               "scratch, with partial sums");
+_Static_assert(LARGE_M_SLICE + LARGE_M_ROWS * LARGE_M_ROW <= KERNEL_SCRATCH_BYTES / sizeof(float), "scratch");
+_Static_assert(LARGE_M_ROWS / 2 * (LARGE_M_ROW + KERNEL_SUMS) <= LARGE_M_ROWS * LARGE_M_ROW, "scratch, with partial sums");
 
 // Rows against panels.
 struct large_m {
@@ -51,7 +52,8 @@ struct large_m {
     float *x;       // [rows][LARGE_M_X]
     float *sums;    // [slices of all panels][rows][SLICE]
     float *carried; // the same layout: partial sums of a scale group that is longer than a block
-    panel_row scales[LARGE_M_K / 16];
+    float *minus;   // [rows][LARGE_M_SCALES]: with minima, -(the sum of a row over each group)
+    panel_row scales[LARGE_M_SCALES], minima[LARGE_M_SCALES];
 };
 
 // A tile of rows against a slice of a panel, over a block of K.
@@ -59,6 +61,8 @@ struct tile {
     const float *x;             // LARGE_M_X apart
     const float *weights;       // [k][SLICE]
     const float *scale;         // the scales of the block's first group; groups are EXPERTD_KERNEL_PANEL apart
+    const float *minima;        // the same for minima; NULL: the format has none
+    const float *minus;         // of the first row, LARGE_M_SCALES apart
     float *sums, *carried;      // SLICE apart
     size_t scales, depth, last; // number of groups; k of each but the last, and of the last, in full lines
     bool starts, ends;          // as in struct chunk
@@ -131,6 +135,18 @@ PANEL_INLINE void tile_end(tile_sums sums, size_t rows, bool ends, const float *
     }
 }
 
+// With minima, the end of the block's scale group s: sum = fma(minus, minimum, sum).
+PANEL_INLINE void tile_subtract(const struct tile *t, size_t rows, size_t s) {
+    PANEL_UNROLL for (size_t v = 0; v < SLICE_VECS; v++) {
+        const __m256 minimum = _mm256_load_ps(t->minima + s * EXPERTD_KERNEL_PANEL + v * LANES);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *sum = t->sums + r * SLICE + v * LANES;
+            const __m256 minus = _mm256_broadcast_ss(t->minus + r * LARGE_M_SCALES + s);
+            _mm256_store_ps(sum, _mm256_fmadd_ps(minus, minimum, _mm256_load_ps(sum)));
+        }
+    }
+}
+
 // `rows` is a compile-time constant in each copy, so that the sums stay in registers.
 PANEL_INLINE void tile_rows(struct tile *t, size_t rows) {
     struct macrokernel_prefetch ahead = t->ahead;
@@ -154,6 +170,9 @@ PANEL_INLINE void tile_rows(struct tile *t, size_t rows) {
             tile_step(sums, rows, x, weights, false);
         }
         tile_end(sums, rows, ends, scale, to, carried);
+        if (t->minima && ends) {
+            tile_subtract(t, rows, t->scales - left);
+        }
     }
     t->ahead = ahead;
 }
@@ -205,9 +224,11 @@ static void large_m_slice(struct large_m *m, const struct chunk *c, size_t slice
     prefetch_rows(m, c, slice);
     widen_columns(m, c, column);
     t->scale = m->scales[0] + column;
+    t->minima = m->format->minima ? m->minima[0] + column : NULL;
     for (size_t row = 0, count; row < rows; row += count) {
         count = panel_tile_rows(rows, row);
         t->x = m->x + row * LARGE_M_X;
+        t->minus = m->minus + row * LARGE_M_SCALES;
         t->sums = m->sums + (slice * rows + row) * SLICE;
         t->carried = m->carried + (slice * rows + row) * SLICE;
         tile_multiply(t, count);
@@ -219,6 +240,9 @@ static void large_m_panel(struct large_m *m, const struct chunk *c, size_t panel
     if (c->ends) {
         struct scale_offsets at = scale_offsets(c);
         chunk_scales(c, &at, m->args.panel, m->scales);
+        if (m->format->minima) {
+            widen_minima(c, &at, m->args.panel, m->minima);
+        }
     }
     struct tile t = {
         .weights = m->slice,
@@ -239,6 +263,9 @@ static bool widen_rows(const struct large_m *m, const struct chunk *c) {
     for (size_t r = 0; r < m->args.rows; r++) {
         if (!widen_row((const uint16_t *)m->args.x[r] + c->k, c->depth, m->decoder->fold, m->x + r * LARGE_M_X)) {
             return false;
+        }
+        if (m->format->minima && c->ends) {
+            chunk_row_sums(c, r, m->minus + r * LARGE_M_SCALES);
         }
     }
     return true;
@@ -294,6 +321,7 @@ static bool large_m_parts(struct large_m *m, const struct panel_args *all, size_
         m->args.out = all->out + row * all->out_stride;
         m->carried = m->sums + m->args.rows * m->count * EXPERTD_KERNEL_PANEL;
         m->x = carries_partials(m->format, all->k) ? m->carried + (m->carried - m->sums) : m->carried;
+        m->minus = m->x + m->args.rows * LARGE_M_X;
         m->block = m->args.rows <= LARGE_M_SHORT_ROWS ? LARGE_M_SHORT_K : LARGE_M_K;
         done = large_m_rows(m);
     }

@@ -22,7 +22,9 @@ struct work {
     uintptr_t ahead; // the next line of the next chunk to prefetch
     size_t share;    // lines that a pass prefetches
     float x[PANEL_TILE * X_STRIDE] __attribute__((aligned(64)));
-    panel_row scales[MEDIUM_M_K / 16];
+    panel_row scales[MEDIUM_M_K / 16], minima[MEDIUM_M_K / 16];
+    size_t sums_end;                             // the scale group after those whose sums `minus` has
+    float minus[MEDIUM_M_ROWS][ROW_SUMS_GROUPS]; // with minima: -(the sum of each row over scale groups)
     panel_row weights[MEDIUM_M_K + LINE_K_MAX];
     panel_row partials[MEDIUM_M_ROWS]; // of a scale group that is longer than a chunk
     panel_row sums[MEDIUM_M_ROWS];
@@ -103,6 +105,28 @@ PANEL_INLINE void medium_m_prefetch(struct work *work) {
     }
 }
 
+// With minima: sums the rows over the chunk's scale groups, and over as many more as are summed at the same cost.
+static void medium_m_row_sums(const struct chunk *c, struct work *work) {
+    const size_t scale_k = c->layout.scale_k, first = c->scale * scale_k, left = c->args->k - first;
+    const size_t k = left < ROW_SUMS_GROUPS * scale_k ? left : ROW_SUMS_GROUPS * scale_k;
+    for (size_t r = 0; r < c->args->rows; r++) {
+        row_sums_minus((const uint16_t *)c->args->x[r] + first, true, k, scale_k, work->minus[r]);
+    }
+    work->sums_end = c->scale + ROW_SUMS_GROUPS;
+}
+
+// With minima, the end of the chunk's scale group s: sum = fma(minus, minimum, sum).
+PANEL_INLINE void medium_m_subtract(const struct chunk *c, struct work *work, size_t row, size_t rows, size_t s) {
+    const size_t at = c->scale + s + ROW_SUMS_GROUPS - work->sums_end;
+    PANEL_UNROLL for (size_t v = 0; v < EXPERTD_KERNEL_PANEL; v += LANES) {
+        const __m256 minimum = _mm256_load_ps(&work->minima[s][v]);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *sum = &work->sums[row + r][v];
+            _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_broadcast_ss(&work->minus[row + r][at]), minimum, _mm256_load_ps(sum)));
+        }
+    }
+}
+
 PANEL_INLINE void medium_m_rows(const struct chunk *c, size_t rows, const struct ieee_decoder *decoder, const float **x,
                                 struct work *work, size_t row) {
     size_t depth = c->layout.scale_k;
@@ -116,6 +140,9 @@ PANEL_INLINE void medium_m_rows(const struct chunk *c, size_t rows, const struct
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += depth;
+        }
+        if (c->format->minima && c->ends) {
+            medium_m_subtract(c, work, row, rows, s);
         }
     }
 }
@@ -172,10 +199,17 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
     }
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
     memset(work->sums, 0, args->rows * sizeof *work->sums);
+    work->sums_end = 0;
     while (chunk_next(&c, MEDIUM_M_K)) {
         if (c.ends) {
             struct scale_offsets at = scale_offsets(&c);
             chunk_scales(&c, &at, args->panel, work->scales);
+            if (format->minima) {
+                widen_minima(&c, &at, args->panel, work->minima);
+            }
+        }
+        if (format->minima && c.ends && c.scale + c.scales > work->sums_end) {
+            medium_m_row_sums(&c, work);
         }
         if (!medium_m_chunk(&c, decoder, work)) {
             return false;

@@ -6,20 +6,26 @@
 #if defined(__x86_64__)
 #include <string.h>
 
+#include "base/err.h"
 #include "kernels/cpu/avx2/quantised/quantised_chunk_avx2.h"
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 
 enum {
-    SMALL_M_K = 256,    // k of a chunk, one panel at a time: rows and scales stay in L1 with the codes
+    SMALL_M_K = 256, // k of a chunk, one panel at a time: rows and scales stay in L1 with the codes
+    SHORT_K = 128,   // the same where scales and minima take much space
+    SHORT_K_SCALE_BYTES = 2 << 10,
     ROUND_ROBIN_K = 64, // k of a chunk, panels round-robin: the lines in flight of four panels stay in L1 with the rows
     PREPARED_UNIT = 64, // the prepared k of a row are a multiple of this
     SCALE_K_LEAST = 16,
-    // Per row and k: an f32, the digits, a share of a struct integer_block.
-    PREPARED_BYTES = sizeof(float) + sizeof(struct integer_line) / INTEGER_LINE_K + sizeof(struct integer_block) / SCALE_K_LEAST,
+    // Per row and k: an f32, the digits, a share of a struct integer_block, a share of a scale group's sum.
+    SUM_BYTES = 1,
+    PREPARED_BYTES =
+        sizeof(float) + sizeof(struct integer_line) / INTEGER_LINE_K + sizeof(struct integer_block) / SCALE_K_LEAST + SUM_BYTES,
     PANEL_PREPARED_BYTES = 1024 + SMALL_M_ROWS * PREPARED_BYTES * (SMALL_M_K + PREPARED_UNIT),
 };
 
+_Static_assert(sizeof(float) <= SUM_BYTES * SCALE_K_LEAST, "a sum for each scale group");
 _Static_assert(sizeof(struct integer_block) % SCALE_K_LEAST == 0 && sizeof(struct integer_line) % INTEGER_LINE_K == 0,
                "PREPARED_BYTES divides both by their k");
 
@@ -30,6 +36,7 @@ struct prepared {
     float *x[SMALL_M_ROWS];
     struct integer_line *lines[SMALL_M_ROWS];
     struct integer_block *blocks[SMALL_M_ROWS];
+    float *minus[SMALL_M_ROWS]; // of each scale group, with minima
     char memory[] __attribute__((aligned(64)));
 };
 
@@ -44,6 +51,7 @@ struct small_m_work {
     struct prepared *prepared;
     float *sums;
     panel_row scales[KERNEL_PANELS_MAX][SMALL_M_K / SCALE_K_LEAST];
+    panel_row minima[SMALL_M_K / SCALE_K_LEAST];
     float partials[SMALL_M_ROWS][KERNEL_SUMS] __attribute__((aligned(64)));
 };
 
@@ -56,6 +64,7 @@ static void prepared_init(struct prepared *p, size_t rows, size_t k, size_t byte
         p->x[r] = (float *)at;
         p->lines[r] = (struct integer_line *)(p->x[r] + capacity);
         p->blocks[r] = (struct integer_block *)(p->lines[r] + capacity / INTEGER_LINE_K);
+        p->minus[r] = (float *)(p->blocks[r] + capacity / SCALE_K_LEAST);
         at += capacity * PREPARED_BYTES;
     }
 }
@@ -78,6 +87,9 @@ static bool prepare_row(const struct small_m_work *work, const struct chunk *c, 
     float *x = p->x[row] + k;
     if (!widen_row((const uint16_t *)c->args->x[row] + c->k, c->depth, work->decoder->fold, x)) {
         return false;
+    }
+    if (c->format->minima && c->ends) {
+        chunk_row_sums(c, row, p->minus[row] + scale);
     }
     struct integer_codes codes = integer_codes_of(work);
     size_t lines = c->layout.scale_k / INTEGER_LINE_K, blocks = integer_blocks(c->layout.scale_k);
@@ -151,14 +163,26 @@ static void multiply_chunk(struct small_m_work *work, const struct chunk *c, siz
             chunk_scales(c, &at, panel, work->scales[p]);
         }
     }
+    if (c->format->minima && c->ends) {
+        INVARIANT(count == 1); // no decoder of a format with minima multiplies panels round-robin
+        widen_minima(c, &at, work->panels[first], work->minima);
+        small_m.minima = (const panel_row *)work->minima;
+    }
     for (size_t r = 0; r < work->args.rows; r++) {
         small_m.x[r] = work->prepared->x[r] + k;
         small_m.integer_blocks[r] = integers ? work->prepared->blocks[r] + scale * integer_blocks(c->layout.scale_k) : NULL;
         small_m.integer_lines[r] = integers ? work->prepared->lines[r] + k / INTEGER_LINE_K : NULL;
+        small_m.minus[r] = work->prepared->minus[r] + scale;
         small_m.partials[r] = work->partials[r];
         small_m.sums[r] = work->sums + r * KERNEL_SUMS + first * EXPERTD_KERNEL_PANEL;
     }
     decoder->multiply[work->args.rows - 1](&small_m);
+}
+
+// k of a chunk, one panel at a time. Two chunks of codes and scales, and the widened scales, stay in L1.
+static size_t chunk_k(const struct quantised_layout *layout) {
+    const size_t scale_bytes = layout->scale_size + layout->zeros_size;
+    return SMALL_M_K * scale_bytes < SHORT_K_SCALE_BYTES * layout->scale_k ? SMALL_M_K : SHORT_K;
 }
 
 // Panels [first, first + count), chunk by chunk. Not inlined: the compiler must not move an FMA across the caller's changes of the
@@ -166,7 +190,8 @@ static void multiply_chunk(struct small_m_work *work, const struct chunk *c, siz
 static __attribute__((noinline)) bool multiply_panels(struct small_m_work *work, size_t first, size_t count) {
     bool whole_k = work->prepared->whole_k;
     struct chunk c = chunk_of(work);
-    while (chunk_next(&c, count == 1 ? SMALL_M_K : ROUND_ROBIN_K)) {
+    const size_t k = count == 1 ? chunk_k(&c.layout) : ROUND_ROBIN_K;
+    while (chunk_next(&c, k)) {
         if (!whole_k && !prepare_rows(work, &c, 0, 0)) {
             return false;
         }

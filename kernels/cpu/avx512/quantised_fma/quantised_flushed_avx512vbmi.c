@@ -81,6 +81,22 @@ static const uint16_t UINT4_BF16[32] = TWICE(0x0000, 0x3f80, 0x4000, 0x4040, 0x4
                                              0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
 static const uint16_t INT4_BF16[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
                                             0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
+static const uint16_t IQ4_BF16[32] = TWICE(0xc2fe, 0xc2d0, 0xc2a6, 0xc282, 0xc244, 0xc20c, 0xc1b0, 0xc120, 0x3f80, 0x4150, 0x41c8,
+                                           0x4218, 0x4254, 0x428a, 0x42b2, 0x42e2);
+
+// The table of 4-bit codes; with zero points, of the codes before these are subtracted.
+static const uint16_t *nibble_table(const struct expertd_quantised_format *format) {
+    switch (format->code) {
+    case EXPERTD_CODE_E2M1:
+        return E2M1_BF16;
+    case EXPERTD_CODE_IQ4:
+        return IQ4_BF16;
+    case EXPERTD_CODE_UINT4:
+        return UINT4_BF16;
+    default:
+        return format->zero_points ? UINT4_BF16 : INT4_BF16;
+    }
+}
 
 static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                        {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
@@ -95,9 +111,7 @@ struct tables {
 PANEL_INLINE struct tables tables_load(const struct expertd_quantised_format *format, enum decode decode) {
     struct tables t = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
     if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_ZERO_POINT) {
-        t.b = _mm512_loadu_si512(decode == DECODE_NIBBLE_ZERO_POINT  ? UINT4_BF16
-                                 : format->code == EXPERTD_CODE_E2M1 ? E2M1_BF16
-                                                                     : INT4_BF16);
+        t.b = _mm512_loadu_si512(nibble_table(format));
         t.a = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(t.b)), 16);
     }
     if (decode == DECODE_FLOAT8) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/prefetch_distance.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     LANES = 16,
@@ -33,9 +34,10 @@ enum {
 struct large_m_scratch {
     bool all_k;    // x holds all of K; else one chunk
     bool accepted; // if all_k: every element is in range
-    panel_row factors[LARGE_M_SCALES];
+    panel_row factors[LARGE_M_SCALES], minima[LARGE_M_SCALES];
     half_panel_row wide[LARGE_M_K];
-    float x[] __attribute__((aligned(64))); // the rows as f32, then their partial sums if scale groups are longer than a chunk
+    float x[] __attribute__((aligned(64))); // the rows as f32, then their partial sums if scale groups are longer than a chunk,
+                                            // then with minima their sums over scale groups, of all K or a chunk
 };
 
 // Lines that are prefetched while others are multiplied.
@@ -53,7 +55,9 @@ struct large_m_pass {
     size_t scales;
     size_t scale_k, last_k; // k of each scale group but the last, and of the last: full lines
     bool starts, ends;
-    float *partials, *sums; // rows are KERNEL_SUMS floats apart
+    const float *minima, *minus; // with minima: [scales] as factors; -(the sum of each row over each scale group); NULL: none
+    size_t minus_stride;         // floats from row to row of `minus`
+    float *partials, *sums;      // rows are KERNEL_SUMS floats apart
     struct large_m_prefetch ahead;
 };
 
@@ -107,6 +111,18 @@ PANEL_INLINE void large_m_close(__m512 partials[][LARGE_M_VECS], size_t rows, co
     }
 }
 
+// With minima, after large_m_close of scale group s: sum = fma(minus, minimum, sum).
+PANEL_INLINE void large_m_subtract(const struct large_m_pass *pass, size_t rows, size_t s) {
+    LARGE_M_UNROLL for (size_t v = 0; v < LARGE_M_VECS; v++) {
+        const __m512 minimum = _mm512_load_ps(pass->minima + s * EXPERTD_KERNEL_PANEL + v * LANES);
+        LARGE_M_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *sum = pass->sums + r * KERNEL_SUMS + v * LANES;
+            const __m512 minus = _mm512_set1_ps(pass->minus[r * pass->minus_stride + s]);
+            _mm512_store_ps(sum, _mm512_fmadd_ps(minus, minimum, _mm512_load_ps(sum)));
+        }
+    }
+}
+
 // `rows` is a constant in each copy, so that the partial sums stay in registers.
 PANEL_INLINE void large_m_rows(struct large_m_pass *pass, size_t rows) {
     struct large_m_prefetch ahead = pass->ahead;
@@ -126,6 +142,9 @@ PANEL_INLINE void large_m_rows(struct large_m_pass *pass, size_t rows) {
         wide += depth;
         if (pass->ends) {
             large_m_close(partials, rows, pass->factors + s * EXPERTD_KERNEL_PANEL, pass->sums);
+            if (pass->minima) {
+                large_m_subtract(pass, rows, s);
+            }
             continue;
         }
         LARGE_M_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -168,6 +187,8 @@ struct large_m_work {
     struct large_m_scratch *scratch;
     size_t x_k; // floats of a row in scratch->x
     float *partials;
+    float *minus; // as in struct large_m_pass, of all of K or of a chunk
+    size_t minus_stride;
 };
 
 // Rows of the tile that begins at `row`. Tiles are as even as possible.
@@ -203,6 +224,9 @@ static void widen_scales(const struct large_m_work *work, const struct chunk *c)
     for (size_t s = 0; c->ends && s < c->scales; s++) {
         const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
         panel_scales_to(work->format, scales, global, work->scratch->factors[s]);
+        if (work->format->minima) {
+            panel_scales_to(work->format, scales + c->layout.scale_size, global, work->scratch->minima[s]);
+        }
     }
 }
 
@@ -235,10 +259,13 @@ static void multiply_chunk(const struct large_m_work *work, const struct chunk *
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += HALF_PANEL_COLUMNS) {
         widen_chunk(work, c, column);
         pass.factors = work->scratch->factors[0] + column;
+        pass.minima = work->format->minima ? work->scratch->minima[0] + column : NULL;
         for (size_t row = 0, rows; row < macro->rows; row += rows) {
             const size_t at = row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL + column;
             rows = tile_rows(macro, row);
             pass.x = work->scratch->x + row * work->x_k + (work->scratch->all_k ? c->k * rows : 0);
+            pass.minus = work->minus + row * work->minus_stride + (work->scratch->all_k ? c->scale : 0);
+            pass.minus_stride = work->minus_stride;
             pass.sums = macro->sums + at;
             pass.partials = work->partials + at;
             large_m_tile(&pass, rows);
@@ -255,6 +282,11 @@ static struct chunk chunk_of(const struct large_m_work *work, struct panel_args 
 static bool widen_rows(const struct large_m_work *work, const struct chunk *c) {
     const struct macrokernel_args *macro = work->macro;
     bool accepted = true;
+    const size_t first = c->scale * c->layout.scale_k;
+    for (size_t r = 0; work->format->minima && c->ends && r < macro->rows; r++) {
+        row_sums_minus((const uint16_t *)macro->x[r] + first, true, c->k + c->depth - first, c->layout.scale_k,
+                       work->minus + r * work->minus_stride);
+    }
     for (size_t row = 0, rows; row < macro->rows; row += rows) {
         rows = tile_rows(macro, row);
         accepted &= fma_rows_widen(macro->x + row, rows, c->k, c->depth, work->decoder, work->scratch->x + row * work->x_k);
@@ -292,9 +324,15 @@ static size_t partials_bytes(const struct expertd_quantised_format *format, size
     return quantised_layout(format, k).scale_k > LARGE_M_K ? KERNEL_SUMS * sizeof(float) : 0;
 }
 
+// Bytes of a row's sums over `scales` scale groups, with minima.
+static size_t minus_bytes(const struct expertd_quantised_format *format, size_t scales) {
+    return format->minima ? scales * sizeof(float) : 0;
+}
+
 // Rows that the smallest scratch holds.
 static size_t rows_capacity(const struct expertd_quantised_format *format, size_t k) {
-    return (KERNEL_SCRATCH_BYTES - sizeof(struct large_m_scratch)) / (LARGE_M_K * sizeof(float) + partials_bytes(format, k));
+    return (KERNEL_SCRATCH_BYTES - sizeof(struct large_m_scratch)) /
+           (LARGE_M_K * sizeof(float) + partials_bytes(format, k) + minus_bytes(format, LARGE_M_SCALES));
 }
 
 static size_t packed_row_k(size_t k) {
@@ -305,6 +343,16 @@ size_t avx512vbmi_large_m_rows(size_t k) {
     return k && __builtin_cpu_supports("avx512vbmi") ? AVX512_ROWS_CACHED / (packed_row_k(k) * sizeof(float)) : 0;
 }
 
+// Divides the scratch after the decision to keep all of K.
+static void place_rows(struct large_m_work *work) {
+    const struct macrokernel_args *macro = work->macro;
+    const size_t partials = partials_bytes(work->format, macro->k) / sizeof(float);
+    work->x_k = work->scratch->all_k ? packed_row_k(macro->k) : LARGE_M_K;
+    work->partials = work->scratch->x + macro->rows * work->x_k;
+    work->minus = work->partials + macro->rows * partials;
+    work->minus_stride = work->scratch->all_k ? quantised_layout(work->format, macro->k).scales : LARGE_M_SCALES;
+}
+
 static bool multiply_part(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
     struct large_m_scratch *scratch = macro->scratch;
     const size_t k = packed_row_k(macro->k);
@@ -313,15 +361,15 @@ static bool multiply_part(const struct macrokernel_args *macro, const struct exp
     struct large_m_work work = {.macro = macro, .format = format, .decoder = fma_decoder_of(format), .scratch = scratch};
     float_mode before = float_mode_set_ieee();
     if (!macro->rows_cached) {
+        const size_t bytes = macro->rows * k * sizeof(float), scales = quantised_layout(format, macro->k).scales;
+        scratch->all_k = bytes + macro->rows * minus_bytes(format, scales) <= capacity && bytes <= AVX512_ROWS_CACHED;
+    }
+    place_rows(&work);
+    if (!macro->rows_cached) {
         struct panel_args args;
         struct chunk c = chunk_of(&work, &args);
-        const size_t bytes = macro->rows * k * sizeof(float);
-        scratch->all_k = bytes <= capacity && bytes <= AVX512_ROWS_CACHED;
-        work.x_k = k;
         scratch->accepted = !scratch->all_k || !chunk_next(&c, SIZE_MAX) || widen_rows(&work, &c);
     }
-    work.x_k = scratch->all_k ? k : LARGE_M_K;
-    work.partials = scratch->x + macro->rows * work.x_k;
     bool done = scratch->accepted && multiply_panels(&work);
     float_mode_restore(before);
     return done;

@@ -12,6 +12,8 @@ enum { FMA_LINE_K = 8 };
 
 static const float E2M1_F32[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
 static const float INT4_F32[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+static const float UINT4_F32[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const float IQ4_F32[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 struct tables {
     __m512i values;
@@ -26,7 +28,10 @@ struct line {
 };
 
 static inline struct tables tables_load(const struct expertd_quantised_format *format) {
-    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1 ? E2M1_F32 : INT4_F32)};
+    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1    ? E2M1_F32
+                                              : format->code == EXPERTD_CODE_UINT4 ? UINT4_F32
+                                              : format->code == EXPERTD_CODE_IQ4   ? IQ4_F32
+                                                                                   : INT4_F32)};
 }
 
 static inline struct zero zero_load(const uint8_t *zeros) {

@@ -31,13 +31,15 @@ struct small_m_args {
     size_t line;            // index of the first line within the panel
     unsigned plain_shift;   // quantised_plain_shift
     const uint8_t *codes;   // of the first scale group
-    const uint8_t *last;    // the last scale group's scales, after its codes and before its zero points
+    const uint8_t *last;    // the last scale group's scales, after its codes and before its zero points or minima
     size_t scales, stride;  // stride: bytes from one scale group's codes to the next one's
     size_t scale_bytes;     // bytes of a scale group's scales
     size_t scale_k, last_k; // k of each scale group but the last, and of the last: full lines
     size_t step_lines;      // amx_order: lines of one step of K
     bool starts, ends;      // of a scale group; else partial sums are read from `partials`, or left there
     const float *x;         // [k / FMA_ROW_UNIT][rows][FMA_ROW_UNIT], times row_factors; +0 past K
+    const float *minus;     // with minima: -(the sum of each row over each scale group), rows minus_stride apart; NULL: no minima
+    size_t minus_stride;
     float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum) for each group
 };
 

@@ -136,7 +136,8 @@ PANEL_INLINE void small_m_lines(struct small_m_shape shape, bool plain, const st
 
 // Lines of a scale group, all of them or a part.
 struct piece {
-    const uint8_t *codes, *stored; // stored: the scale group's scales, followed by its zero points
+    const uint8_t *codes, *stored; // stored: the scale group's scales, followed by its zero points or minima
+    size_t scale;                  // index of the scale group within the chunk
     size_t line, lines;            // line: index of the first one within the chunk
     bool starts, ends;
 };
@@ -176,6 +177,19 @@ PANEL_INLINE void small_m_close(const struct small_m_args *a, struct small_m_sha
     }
 }
 
+// With minima, after small_m_close: sum = fma(minus, minimum, sum).
+PANEL_INLINE void small_m_subtract(const struct small_m_args *a, struct small_m_shape shape, const struct piece *p, size_t block) {
+    const size_t vector_bytes = a->scale_bytes / LINES;
+    PANEL_UNROLL for (size_t j = 0; j < shape.blocks; j++) {
+        const __m512 minimum = vec_scale(a->format->scale, p->stored + a->scale_bytes + (block + j) * vector_bytes);
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+            float *sum = a->sums + r * KERNEL_SUMS + (block + j) * LANES;
+            const __m512 minus = _mm512_set1_ps(a->minus[r * a->minus_stride + p->scale]);
+            _mm512_store_ps(sum, _mm512_fmadd_ps(minus, minimum, _mm512_load_ps(sum)));
+        }
+    }
+}
+
 // One piece by `blocks` blocks of 16 columns. Scales are widened after the codes, when the prefetched lines have arrived.
 PANEL_INLINE void small_m_columns(const struct small_m_args *a, struct small_m_shape shape, const struct tables *t,
                                   const struct piece *p, size_t block, __m512 global, float *factors) {
@@ -198,6 +212,9 @@ PANEL_INLINE void small_m_columns(const struct small_m_args *a, struct small_m_s
             panel_scales_to(a->format, p->stored, global, factors);
         }
         small_m_close(a, shape, block, factors, sums.partial);
+        if (a->minus) {
+            small_m_subtract(a, shape, p, block);
+        }
         return;
     }
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
@@ -209,7 +226,8 @@ PANEL_INLINE void small_m_columns(const struct small_m_args *a, struct small_m_s
 
 // A scale group: in pieces if its codes are decoded more than once.
 PANEL_INLINE void small_m_scale(const struct small_m_args *a, struct small_m_shape shape, const struct tables *t,
-                                const uint8_t *codes, size_t line, size_t lines, const uint8_t *stored, __m512 global) {
+                                const uint8_t *codes, size_t scale, size_t line, size_t lines, const uint8_t *stored,
+                                __m512 global) {
     const size_t piece_lines = shape.blocks == LINES ? lines : PIECE_K / FMA_LINE_K;
     float factors[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
     for (size_t done = 0, now; done < lines; done += now) {
@@ -217,6 +235,7 @@ PANEL_INLINE void small_m_scale(const struct small_m_args *a, struct small_m_sha
         const struct piece piece = {
             .codes = codes + done * LINES_BYTES,
             .stored = stored,
+            .scale = scale,
             .line = line + done,
             .lines = now,
             .starts = done == 0 && a->starts,
@@ -233,15 +252,16 @@ PANEL_INLINE void small_m_multiply(const struct small_m_args *a, struct small_m_
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const uint8_t *codes = a->codes;
+    const size_t prefetched = a->minus ? 2 * a->scale_bytes : a->scale_bytes;
     size_t line = 0;
     for (size_t s = 0; s < a->scales; s++, codes += a->stride) {
         const bool last = s + 1 == a->scales;
         const size_t lines = (last ? a->last_k : a->scale_k) / FMA_LINE_K;
         const uint8_t *stored = last ? a->last : codes + lines * LINES_BYTES;
-        for (size_t at = 0; at < a->scale_bytes; at += QUANTISED_LINE) {
+        for (size_t at = 0; at < prefetched; at += QUANTISED_LINE) {
             prefetch_line(stored + at, PREFETCH_CODES_INTEL);
         }
-        small_m_scale(a, shape, &t, codes, line, lines, stored, global);
+        small_m_scale(a, shape, &t, codes, s, line, lines, stored, global);
         line += lines;
     }
 }

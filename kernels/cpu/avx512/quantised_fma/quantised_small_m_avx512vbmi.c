@@ -11,9 +11,11 @@
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_rows_avx512.h"
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     CAPACITY_UNIT = 64,
+    SCALE_K_LEAST = 16,
     PANEL_K = 512, // k of rows that are widened on the stack, for a single panel
 };
 
@@ -22,6 +24,8 @@ struct widened {
     bool all_k;    // x holds all of K; else one chunk
     bool accepted; // if all_k: every element is in range
     size_t limit;  // k of a chunk at most
+    float *minus;  // with minima: the sums of scale groups of `x`, as in small_m_args
+    size_t minus_stride;
     float x[] __attribute__((aligned(64)));
 };
 
@@ -52,6 +56,11 @@ const struct fma_decoder *fma_decoder_of(const struct expertd_quantised_format *
 
 // Widens the rows of a chunk. False if an element is out of range.
 static bool widen_chunk_rows(const struct small_m_work *work, const struct chunk *c) {
+    const size_t first = c->scale * c->layout.scale_k;
+    for (size_t r = 0; c->format->minima && c->ends && r < work->args.rows; r++) {
+        row_sums_minus((const uint16_t *)work->args.x[r] + first, true, c->k + c->depth - first, c->layout.scale_k,
+                       work->widened->minus + r * work->widened->minus_stride);
+    }
     return fma_rows_widen(work->args.x, work->args.rows, c->k, c->depth, work->decoder, work->widened->x);
 }
 
@@ -75,6 +84,8 @@ static void multiply_chunk(const struct small_m_work *work, const struct chunk *
         .starts = c->starts,
         .ends = c->ends,
         .x = work->widened->x,
+        .minus = c->format->minima ? work->widened->minus : NULL,
+        .minus_stride = work->widened->minus_stride,
         .partials = work->partials + panel * EXPERTD_KERNEL_PANEL,
         .sums = work->sums + panel * EXPERTD_KERNEL_PANEL,
     };
@@ -89,7 +100,10 @@ static struct chunk chunk_of(const struct small_m_work *work) {
 static void widen_all_rows(const struct small_m_work *work, size_t bytes) {
     struct widened *f = work->widened;
     struct chunk c = chunk_of(work);
-    const size_t capacity = (bytes - sizeof *f) / sizeof *f->x / work->args.rows / CAPACITY_UNIT * CAPACITY_UNIT;
+    const size_t floats = (bytes - sizeof *f) / sizeof *f->x / work->args.rows;
+    const size_t capacity = (work->format->minima ? floats - floats / SCALE_K_LEAST : floats) / CAPACITY_UNIT * CAPACITY_UNIT;
+    f->minus = f->x + work->args.rows * capacity;
+    f->minus_stride = capacity / SCALE_K_LEAST;
     f->all_k = work->args.k <= capacity;
     f->limit = f->all_k ? SIZE_MAX : capacity;
     f->accepted = !f->all_k || !chunk_next(&c, f->limit) || widen_chunk_rows(work, &c);

@@ -16,6 +16,10 @@ static const uint16_t E2M1[32] = TWICE(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0
                                        0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0);
 static const uint16_t INT4[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
                                        0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
+static const uint16_t UINT4[32] = TWICE(0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+                                        0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+static const uint16_t IQ4[32] = TWICE(0xc2fe, 0xc2d0, 0xc2a6, 0xc282, 0xc244, 0xc20c, 0xc1b0, 0xc120, 0x3f80, 0x4150, 0x41c8,
+                                      0x4218, 0x4254, 0x428a, 0x42b2, 0x42e2);
 
 struct tables {
     __m512i values;
@@ -26,7 +30,10 @@ struct line {
 };
 
 static inline struct tables tables_load(const struct expertd_quantised_format *format) {
-    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1 ? E2M1 : INT4)};
+    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1    ? E2M1
+                                              : format->code == EXPERTD_CODE_UINT4 ? UINT4
+                                              : format->code == EXPERTD_CODE_IQ4   ? IQ4
+                                                                                   : INT4)};
 }
 
 static inline __m512i zeros_load(const uint8_t *zeros) {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/avx512/transpose_avx512.h"
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     LANES = 16,
@@ -29,6 +30,9 @@ enum {
     TILE_ROWS = 8, // rows of a tile on a CPU that starts two products a cycle
     TILE_BYTES = TILE_WORDS * sizeof(uint32_t) + TILE_ROWS * KERNEL_SUMS * sizeof(float),
 };
+_Static_assert(FACTORS_BYTES + LARGE_M_ROWS * (LARGE_M_K / 16) * sizeof(float) <= WIDE_BYTES &&
+                   FACTORS_BYTES + PAIRS_X_SMALL_M * LARGE_M_SCALES * sizeof(float) <= WIDE_BYTES,
+               "minima and the rows' sums over a block take the place of widened codes");
 _Static_assert(FACTORS_BYTES + WIDE_BYTES + LARGE_M_ROWS / TILE_ROWS * TILE_BYTES <= KERNEL_SCRATCH_BYTES,
                "scratch holds any call");
 _Static_assert(FACTORS_BYTES + WIDE_BYTES + PAIRS_PART / TILE_ROWS * TILE_BYTES <= PAIRS_PART_SCRATCH,
@@ -45,11 +49,14 @@ struct large_m {
     struct panel_args args; // the rows of this part of the call, and the current panel
     float *sums;            // of the first of these rows
     panel_row *factors;     // [LARGE_M_SCALES]
-    pairs_row *wide;        // [LARGE_M_PAIRS]
-    uint32_t *x;            // transposed rows by tiles: a block, TILE_WORDS words a tile, or all of K if it fits
-    bool all_k;             // x holds all of K
-    size_t share, shares;   // of prefetching the next rows: one share for each block of a panel
-    float *partials;        // [rows][KERNEL_SUMS]: partial sums of scale groups longer than a block
+    pairs_row *wide;        // [LARGE_M_PAIRS]; unused with minima
+    panel_row *minima;      // [LARGE_M_SCALES], in the memory of `wide`
+    float *minus;           // with minima: [rows][minus_stride], as in struct pairs_tile, of the block, or of all of K
+    size_t minus_stride;
+    uint32_t *x;          // transposed rows by tiles: a block, TILE_WORDS words a tile, or all of K if it fits
+    bool all_k;           // x holds all of K
+    size_t share, shares; // of prefetching the next rows: one share for each block of a panel
+    float *partials;      // [rows][KERNEL_SUMS]: partial sums of scale groups longer than a block
 };
 
 // Rows of the next tile, of the `left` rows that remain. Leaves none, or at least PAIRS_SMALL_M + 1.
@@ -108,12 +115,21 @@ static size_t transposed_words(size_t rows, size_t k) {
     return div_up(k, 2 * TRANSPOSE_WORDS) * TRANSPOSE_WORDS * x_stride(rows);
 }
 
+// The rows' sums over the scale groups from k `first` to `end`.
+static void sum_rows(const struct large_m *m, size_t first, size_t end) {
+    const size_t scale_k = quantised_layout(m->format, m->args.k).scale_k;
+    for (size_t r = 0; m->format->minima && r < m->args.rows; r++) {
+        row_sums_minus((const uint16_t *)m->args.x[r] + first, true, end - first, scale_k, m->minus + r * m->minus_stride);
+    }
+}
+
 static void transpose_all_k(const struct large_m *m) {
     uint32_t *to = m->x;
     for (size_t row = 0, rows; row < m->args.rows; row += rows, to += transposed_words(rows, m->args.k)) {
         rows = next_tile_rows(m, m->args.rows - row);
         transpose_tile(m->args.x + row, rows, 0, m->args.k, to);
     }
+    sum_rows(m, 0, m->args.k);
 }
 
 static void transpose_block(const struct large_m *m, const struct chunk *c) {
@@ -124,6 +140,9 @@ static void transpose_block(const struct large_m *m, const struct chunk *c) {
     for (size_t row = 0, rows; row < m->args.rows; row += rows, to += TILE_WORDS) {
         rows = next_tile_rows(m, m->args.rows - row);
         transpose_tile(m->args.x + row, rows, c->k, c->depth, to);
+    }
+    if (c->ends) {
+        sum_rows(m, c->scale * c->layout.scale_k, c->k + c->depth);
     }
 }
 
@@ -148,10 +167,20 @@ static void widen_scales(const struct large_m *m, const struct chunk *c) {
     widen_scale(m, stored_scales(m, c, c->scales - 1), global, m->factors[c->scales - 1]);
 }
 
+static void widen_minima(const struct large_m *m, const struct chunk *c) {
+    for (size_t s = 0; s < c->scales; s++) {
+        panel_scales_to(m->format, chunk_minima(c, s), _mm512_set1_ps(1.0f), m->minima[s]);
+    }
+}
+
 // A single tile widens scales where it closes partial sums, since storing them first costs more; but E4M3 scales are looked up 64
 // at a time.
 static void set_scales(const struct large_m *m, const struct chunk *c, struct pairs_tile *tile) {
     tile->powers = m->powers;
+    if (m->format->minima) {
+        tile->minima = (const panel_row *)m->minima;
+        widen_minima(m, c);
+    }
     if (m->args.rows > PAIRS_X_SMALL_M || m->format->scale == EXPERTD_DTYPE_F8_E4M3) {
         tile->factors = (const panel_row *)m->factors;
         widen_scales(m, c);
@@ -227,6 +256,8 @@ static void multiply_block(struct large_m *m, const struct chunk *c, size_t pane
         rows = next_tile_rows(m, m->args.rows - row);
         tile.x = x + (m->all_k ? c->k / 2 * x_stride(rows) : 0);
         x += m->all_k ? transposed_words(rows, m->args.k) : TILE_WORDS;
+        tile.minus = m->minus + row * m->minus_stride + (m->all_k ? c->scale : 0);
+        tile.minus_stride = m->minus_stride;
         tile.sums = m->sums + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL;
         tile.partials = m->partials + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL;
         decoder->tile[m->pace][rows - 1](&tile);
@@ -244,15 +275,28 @@ static void large_m_rows(struct large_m *m) {
     }
 }
 
-// Does all of K of the rows fit into the scratch, and are they all rows of the call? Then they stay cached, transposed, for the
-// following calls with the same rows.
-static bool rows_fit(const struct large_m *m, const char *end) {
+// Words of all of K of the rows, transposed.
+static size_t all_k_words(const struct large_m *m) {
     size_t words = 0;
     for (size_t row = 0, rows; row < m->args.rows; row += rows) {
         rows = next_tile_rows(m, m->args.rows - row);
         words += transposed_words(rows, m->args.k);
     }
-    return m->args.rows == m->macro->rows && words * sizeof *m->x <= (size_t)(end - (const char *)m->x);
+    return words;
+}
+
+// Does all of K of the rows fit into the scratch, with their sums, and are they all rows of the call? Then they stay cached,
+// transposed, for the following calls with the same rows.
+static bool rows_fit(const struct large_m *m, const char *end) {
+    const size_t sums = m->format->minima ? m->args.rows * quantised_layout(m->format, m->args.k).scales : 0;
+    return m->args.rows == m->macro->rows && (all_k_words(m) + sums) * sizeof *m->x <= (size_t)(end - (const char *)m->x);
+}
+
+// The memory of minima and of the rows' sums.
+static void place_minima(struct large_m *m) {
+    m->minima = (panel_row *)m->wide;
+    m->minus = m->all_k ? (float *)(m->x + all_k_words(m)) : (float *)(m->minima + LARGE_M_SCALES);
+    m->minus_stride = m->all_k ? quantised_layout(m->format, m->args.k).scales : m->block / 16;
 }
 
 void pairs_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, size_t scratch_bytes,
@@ -277,6 +321,9 @@ void pairs_large_m(const struct macrokernel_args *macro, const struct expertd_qu
         m.x = (uint32_t *)(m.partials + rows * KERNEL_SUMS);
         m.all_k = rows_fit(&m, scratch + scratch_bytes);
         m.share = 0, m.shares = div_up(macro->k, m.block) * macro->count;
+        if (format->minima) {
+            place_minima(&m);
+        }
         if (m.all_k && !macro->rows_cached) {
             transpose_all_k(&m);
         }

@@ -33,6 +33,8 @@ struct pairs_small_m {
     struct pairs_scales scales;
     const uint16_t *const *x; // [rows], from the first scale group's first k on
     panel_row *sums;          // [rows]: sum = fma(partial, scale, sum), scale groups ascending
+    const float *minus;       // with minima: -(the sum of each row over each scale group), rows minus_stride apart; NULL: no minima
+    size_t minus_stride;
 };
 
 // A tile of transposed rows (the first pair of k of all rows, then the second, ...) by scale groups, or by a part of one.
@@ -44,9 +46,12 @@ struct pairs_tile {
     size_t stored_bytes;               // factors NULL: bytes of a column's stored scale; 0: the panel has a single one
     bool powers;                       // see pairs_powers: scales are widened to their exponents
     const uint8_t *zeros, *last_zeros; // of the first scale group, `stride` bytes apart, and of the last; NULL: none
-    float *partials, *sums;            // [rows], KERNEL_SUMS apart
-    uintptr_t ahead;                   // address that the first line of codes of 16 columns prefetches into L2
-    size_t ahead_step;                 // bytes by which it advances with each line
+    const panel_row *minima;           // [scales], widened; NULL: none
+    const float *minus;                // as in struct pairs_small_m
+    size_t minus_stride;
+    float *partials, *sums; // [rows], KERNEL_SUMS apart
+    uintptr_t ahead;        // address that the first line of codes of 16 columns prefetches into L2
+    size_t ahead_step;      // bytes by which it advances with each line
 };
 
 // 512-bit products that a CPU starts in a cycle: one on Zen 4, two on Zen 5. The latency is six cycles on both.

@@ -120,11 +120,30 @@ PANEL_INLINE void small_m_close(struct small_m_shape shape, __m512 partials[][LI
     }
 }
 
+// With minima, after small_m_close: sum = fma(minus, minimum, sum).
+PANEL_INLINE void small_m_subtract(struct small_m_shape shape, const struct pairs_small_m *small_m, const uint8_t *stored, size_t s,
+                                   __m512 sums[][LINES], panel_row *to) {
+    __m512 minima[LINES];
+    panel_scales(small_m->scales.format, stored, _mm512_set1_ps(1.0f), minima);
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+        const __m512 minus = _mm512_set1_ps(small_m->minus[r * small_m->minus_stride + s]);
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            float *sum = &to[r][j * LANES];
+            if (small_m_in_register(shape, r, j)) {
+                sums[r][j] = _mm512_fmadd_ps(minus, minima[j], sums[r][j]);
+            } else {
+                _mm512_store_ps(sum, _mm512_fmadd_ps(minus, minima[j], _mm512_load_ps(sum)));
+            }
+        }
+    }
+}
+
 PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small_m_shape shape) {
     const struct pairs_scales *a = &small_m->scales;
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
-    const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
+    const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format),
+                 prefetched = a->format->minima ? 2 * scale_bytes : scale_bytes;
     const size_t rows = shape.rows;
     const uint8_t *codes = a->codes;
     const uint16_t *x[PAIRS_SMALL_M];
@@ -135,9 +154,9 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
     small_m_load(shape, (const panel_row *)small_m->sums, sums);
     for (size_t s = 0; s < scales; s++, codes += stride) {
         const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
-        const uint8_t *stored = codes + lines * LINES_BYTES; // followed by the zero points
+        const uint8_t *stored = codes + lines * LINES_BYTES; // followed by the zero points or minima
         __m512 partials[PAIRS_SMALL_M][LINES], factors[LINES];
-        for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
+        for (size_t at = 0; at < prefetched; at += QUANTISED_LINE) {
             prefetch_line(stored + at, shape.ahead);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -151,6 +170,9 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
         }
         panel_scales(a->format, stored, global, factors);
         small_m_close(shape, partials, factors, sums, small_m->sums);
+        if (small_m->minus) {
+            small_m_subtract(shape, small_m, stored + scale_bytes, s, sums, small_m->sums);
+        }
     }
     small_m_store(shape, sums, small_m->sums);
 }

@@ -77,6 +77,21 @@ PANEL_INLINE void tile_close(struct tile_shape shape, bool powers, const __m512 
     }
 }
 
+// With minima, after tile_close of scale group i: sum = fma(minus, minimum, sum).
+PANEL_INLINE void tile_subtract(struct tile_shape shape, const struct pairs_tile *tile, size_t i, size_t column, __m512 *sums,
+                                float *to) {
+    TILE_UNROLL for (size_t j = 0; j < shape.rows * shape.vecs; j++) {
+        float *stored = to + j / shape.vecs * KERNEL_SUMS + j % shape.vecs * LANES;
+        const __m512 minimum = _mm512_load_ps(&tile->minima[i][column + j % shape.vecs * LANES]);
+        const __m512 minus = _mm512_set1_ps(tile->minus[j / shape.vecs * tile->minus_stride + i]);
+        if (tile_in_register(shape, j)) {
+            sums[j] = _mm512_fmadd_ps(minus, minimum, sums[j]);
+        } else {
+            _mm512_store_ps(stored, _mm512_fmadd_ps(minus, minimum, _mm512_load_ps(stored)));
+        }
+    }
+}
+
 // vecs times 16 columns from `column` on.
 PANEL_INLINE void tile_columns(struct pairs_tile *tile, struct tile_shape shape, size_t column, const struct tables *t) {
     const struct pairs_scales *s = &tile->scales;
@@ -133,6 +148,9 @@ PANEL_INLINE void tile_columns(struct pairs_tile *tile, struct tile_shape shape,
             factor[v] = tile_factor(tile, rows, i, end - column_offset, column + v * LANES, powers);
         }
         tile_close(shape, powers, factor, partials, sums, to);
+        if (tile->minima) {
+            tile_subtract(shape, tile, i, column, sums, to);
+        }
     }
     TILE_UNROLL for (size_t j = 0; j < count; j++) {
         if (tile_in_register(shape, j)) {

@@ -10,11 +10,13 @@
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/float_mode.h"
+#include "kernels/cpu/common/row_sums.h"
 
 enum {
     LANES = 16,
     VECS = EXPERTD_KERNEL_PANEL / LANES,
-    TAIL_K = 64, // k of a scale group that ends within a line of codes, decoded at a time
+    TAIL_K = 64,        // k of a scale group that ends within a line of codes, decoded at a time
+    MINUS_SCALES = 512, // scale groups over which rows are summed at a time, where the sums are not kept
 };
 
 // Rows by one panel; results are added to `sums`, whose rows are `stride` floats apart.
@@ -26,6 +28,7 @@ struct call {
     size_t full_lines_k; // k of the scale groups that end with a full line of codes: all of K, or all groups but the last
     float *sums;
     size_t stride;
+    const float *minus; // [rows][scale groups of full_lines_k]: see struct pairs_small_m; NULL: not known
 };
 
 // One row's partial sums over a part of one scale group. The last k of an odd K is paired with +0 in row and weights.
@@ -38,6 +41,18 @@ static void tail_pairs(const struct chunk *c, const pairs_row *weights, const ui
             __m512i w = _mm512_and_si512(_mm512_load_si512(&weights[i / 2][2 * v * LANES]), mask);
             partials[v] = _mm512_dpbf16_ps(partials[v], (__m512bh)_mm512_set1_epi32((int)words), (__m512bh)w);
         }
+    }
+}
+
+// sum = fma(-(the sum of the row over the last scale group), minimum, sum)
+static void tail_subtract(const struct call *call, size_t row, const uint8_t *minima) {
+    const size_t depth = call->args->k - call->full_lines_k;
+    float minus, widened[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
+    row_sums_minus((const uint16_t *)call->args->x[row] + call->full_lines_k, true, depth, depth, &minus);
+    panel_scales_to(call->format, minima, _mm512_set1_ps(1.0f), widened);
+    PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+        float *sum = call->sums + row * call->stride + v * LANES;
+        _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_set1_ps(minus), _mm512_load_ps(widened + v * LANES), _mm512_load_ps(sum)));
     }
 }
 
@@ -60,6 +75,9 @@ static void tail_row(const struct call *call, size_t row) {
         float *sum = call->sums + row * call->stride + v * LANES;
         _mm512_store_ps(sum, _mm512_fmadd_ps(partials[v], _mm512_load_ps(factors + v * LANES), _mm512_load_ps(sum)));
     }
+    if (format->minima) {
+        tail_subtract(call, row, panel + quantised_zeros_at(&c.layout, c.layout.scales - 1, args->k));
+    }
 }
 
 static void tail_rows(const struct call *call) {
@@ -73,26 +91,56 @@ static size_t full_lines_k(const struct expertd_quantised_format *format, size_t
     return k % layout.line_k == 0 ? k : (layout.scales - 1) * layout.scale_k;
 }
 
-// Small m: all full lines of the panel.
-static void small_m_rows(const struct call *call, panel_row *sums) {
-    const struct quantised_layout layout = quantised_layout(call->format, call->args->k);
-    const size_t scales = layout.scale_k ? (call->full_lines_k + layout.scale_k - 1) / layout.scale_k : 0;
+// Scale groups [first, first + count) of the full lines, `scales` in all.
+static void small_m_scales(const struct call *call, const struct quantised_layout *layout, size_t first, size_t count,
+                           size_t scales, const float *minus, size_t minus_stride, panel_row *sums) {
     const struct panel_args *args = call->args;
-    if (scales == 0) {
-        return;
+    const uint16_t *x[PAIRS_SMALL_M];
+    for (size_t r = 0; r < args->rows; r++) {
+        x[r] = (const uint16_t *)args->x[r] + first * layout->scale_k;
     }
     struct pairs_small_m small_m = {
         .scales = {.format = call->format,
                    .panel = args->panel,
-                   .codes = (const uint8_t *)args->panel + quantised_codes_at(&layout, 0),
-                   .scales = scales,
-                   .stride = layout.stride,
-                   .scale_k = layout.scale_k,
-                   .last_k = call->full_lines_k - (scales - 1) * layout.scale_k},
-        .x = (const uint16_t *const *)args->x,
+                   .codes = (const uint8_t *)args->panel + quantised_codes_at(layout, first),
+                   .scales = count,
+                   .stride = layout->stride,
+                   .scale_k = layout->scale_k,
+                   .last_k = first + count < scales ? layout->scale_k : call->full_lines_k - (scales - 1) * layout->scale_k},
+        .x = x,
         .sums = sums,
+        .minus = minus,
+        .minus_stride = minus_stride,
     };
     call->decoder->small_m[call->pace][args->rows - 1](&small_m);
+}
+
+static size_t full_lines_scales(const struct quantised_layout *layout, size_t k) {
+    return layout->scale_k ? (k + layout->scale_k - 1) / layout->scale_k : 0;
+}
+
+// The same with minima, where the rows' sums are not known: sums them for some scale groups at a time.
+static void small_m_scales_summed(const struct call *call, const struct quantised_layout *layout, size_t scales, panel_row *sums) {
+    float minus[PAIRS_SMALL_M][MINUS_SCALES];
+    for (size_t first = 0, count; first < scales; first += count) {
+        count = scales - first < MINUS_SCALES ? scales - first : MINUS_SCALES;
+        const size_t k = first * layout->scale_k, left = call->full_lines_k - k, most = count * layout->scale_k;
+        for (size_t r = 0; r < call->args->rows; r++) {
+            row_sums_minus((const uint16_t *)call->args->x[r] + k, true, left < most ? left : most, layout->scale_k, minus[r]);
+        }
+        small_m_scales(call, layout, first, count, scales, minus[0], MINUS_SCALES, sums);
+    }
+}
+
+// Small m: all full lines of the panel.
+static void small_m_rows(const struct call *call, panel_row *sums) {
+    const struct quantised_layout layout = quantised_layout(call->format, call->args->k);
+    const size_t scales = full_lines_scales(&layout, call->full_lines_k);
+    if (call->format->minima && !call->minus) {
+        small_m_scales_summed(call, &layout, scales, sums);
+    } else if (scales > 0) {
+        small_m_scales(call, &layout, 0, scales, scales, call->minus, scales, sums);
+    }
 }
 
 static void write_sums(const struct panel_args *args, size_t row, size_t rows, const float *sums, size_t stride) {
@@ -101,9 +149,17 @@ static void write_sums(const struct panel_args *args, size_t row, size_t rows, c
     }
 }
 
-static void multiply_small_m(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+static void multiply_small_m(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace,
+                             const float *minus) {
     panel_row sums[PAIRS_SMALL_M];
-    struct call call = {args, format, pairs_decoder_of(format), pace, full_lines_k(format, args->k), sums[0], EXPERTD_KERNEL_PANEL};
+    struct call call = {.args = args,
+                        .format = format,
+                        .decoder = pairs_decoder_of(format),
+                        .pace = pace,
+                        .full_lines_k = full_lines_k(format, args->k),
+                        .sums = sums[0],
+                        .stride = EXPERTD_KERNEL_PANEL,
+                        .minus = minus};
     memset(sums, 0, args->rows * sizeof *sums);
     small_m_rows(&call, sums);
     tail_rows(&call);
@@ -130,8 +186,13 @@ static void multiply_large_m(const struct macrokernel_args *macro, const struct 
     }
     for (size_t p = 0; p < macro->count; p++) {
         struct panel_args args = {.x = macro->x, .rows = macro->rows, .panel = macro->panels[p], .k = macro->k};
-        tail_rows(&(struct call){&args, format, pairs_decoder_of(format), pace, full_lines.k,
-                                 macro->sums + p * EXPERTD_KERNEL_PANEL, KERNEL_SUMS});
+        tail_rows(&(struct call){.args = &args,
+                                 .format = format,
+                                 .decoder = pairs_decoder_of(format),
+                                 .pace = pace,
+                                 .full_lines_k = full_lines.k,
+                                 .sums = macro->sums + p * EXPERTD_KERNEL_PANEL,
+                                 .stride = KERNEL_SUMS});
     }
 }
 
@@ -156,8 +217,26 @@ static void multiply_parts(const struct panel_args *args, const struct expertd_q
 
 void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct expertd_quantised_format *format) {
     float_mode before = float_mode_set_ieee();
-    (args->rows <= PAIRS_SMALL_M ? multiply_small_m : multiply_parts)(args, format, pairs_pace());
+    if (args->rows <= PAIRS_SMALL_M) {
+        multiply_small_m(args, format, pairs_pace(), NULL);
+    } else {
+        multiply_parts(args, format, pairs_pace());
+    }
     float_mode_restore(before);
+}
+
+// Small m with minima: the rows' sums in scratch, kept for the next call with the same rows. NULL: no minima, or no space.
+static const float *small_m_minus(const struct macrokernel_args *macro, const struct expertd_quantised_format *format) {
+    const struct quantised_layout layout = quantised_layout(format, macro->k);
+    const size_t k = full_lines_k(format, macro->k), scales = full_lines_scales(&layout, k);
+    float *minus = macro->scratch;
+    if (!format->minima || macro->rows * scales > KERNEL_SCRATCH_BYTES / sizeof *minus) {
+        return NULL;
+    }
+    for (size_t r = 0; !macro->rows_cached && scales > 0 && r < macro->rows; r++) {
+        row_sums_minus(macro->x[r], true, k, layout.scale_k, minus + r * scales);
+    }
+    return minus;
 }
 
 void pairs_macrokernel(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, enum pairs_pace pace) {
@@ -165,6 +244,7 @@ void pairs_macrokernel(const struct macrokernel_args *macro, const struct expert
     if (macro->rows > PAIRS_SMALL_M) {
         multiply_large_m(macro, format, KERNEL_SCRATCH_BYTES + macro->scratch_more, pace);
     }
+    const float *minus = macro->rows <= PAIRS_SMALL_M ? small_m_minus(macro, format) : NULL;
     for (size_t p = 0; macro->rows <= PAIRS_SMALL_M && p < macro->count; p++) {
         prefetch_rows_share(&(struct prefetch_rows_ahead){macro->next_x, macro->next_rows, 0, macro->k * sizeof(uint16_t)}, p,
                             macro->count);
@@ -175,7 +255,7 @@ void pairs_macrokernel(const struct macrokernel_args *macro, const struct expert
                                               .out = macro->sums + p * EXPERTD_KERNEL_PANEL,
                                               .out_stride = KERNEL_SUMS,
                                               .columns = EXPERTD_KERNEL_PANEL},
-                         format, pace);
+                         format, pace, minus);
     }
     float_mode_restore(before);
 }

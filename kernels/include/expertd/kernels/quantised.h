@@ -5,6 +5,9 @@
 // per scale group a partial sum of row x codes from +0, then sum = fma(partial, scale, sum) in IEEE arithmetic, groups in ascending
 // k. The partial sum follows the selected arithmetic: bf16 rows under "cpu" take two flushed fmas per pair of k, the odd k first;
 // f32 rows take one IEEE fma per k. Pairs and steps of k start anew in each scale group.
+//
+// With minima, each group's fma with its scale is followed by sum = fma(-r, minimum, sum), where r is the sum of the row's elements
+// of that group: in fp32 from +0, k ascending, IEEE, the same for all columns and in every arithmetic.
 #ifndef EXPERTD_KERNELS_QUANTISED_H
 #define EXPERTD_KERNELS_QUANTISED_H
 
@@ -43,6 +46,7 @@ struct expertd_quantised_source {
     size_t scale_columns;            // ((scale_first + n) / scale_columns) * scale_n_stride + g * scale_g_stride; 1: one per column
     size_t scale_first;              // columns of the first scale's block that precede column 0; below scale_columns
     size_t scale_n_stride, scale_g_stride;
+    const void *minima;      // in format.scale, indexed like the scales; NULL where format.minima is false
     float global;            // the matrix's global scale, where format.global is not EXPERTD_GLOBAL_NONE
     const uint32_t *k_order; // [k] the file's k for each packed k (GPTQ's g_idx: the stable sort by group); the rows must then be
                              // permuted in the same way. NULL: the file's order

@@ -59,7 +59,8 @@ static void fill_scale(enum expertd_dtype dtype, uint8_t *scales, size_t i) {
 
 // Codes of every value but NaN. All scales are 1 / 128 in their dtype, or 1 / 64 in E4M3, which cannot represent 1 / 128.
 static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
-    unsigned bits = o->format->code == EXPERTD_CODE_E2M1 || o->format->code == EXPERTD_CODE_INT4 ? 4 : 8;
+    const enum expertd_weight_code kind = o->format->code;
+    unsigned bits = kind == EXPERTD_CODE_E4M3 || kind == EXPERTD_CODE_E5M2 || kind == EXPERTD_CODE_INT8 ? 8 : 4;
     size_t codes = SOURCE_ROWS * o->k * bits / 8, scales = SOURCE_ROWS * (o->k / SCALE_K_MIN + 1);
     uint8_t *code = malloc(codes), *scale = malloc(scales * sizeof(float));
     err_t e = OK;
@@ -78,6 +79,7 @@ static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
         .scale_columns = o->format->scale_of_panel ? SOURCE_ROWS : 1,
         .scale_n_stride = o->format->scale_k ? (o->k + o->format->scale_k - 1) / o->format->scale_k : 1,
         .scale_g_stride = 1,
+        .minima = o->format->minima ? scale : NULL,
         .global = 1,
     };
     for (size_t n = 0; n < o->n && !err_is(e); n += SOURCE_ROWS) {

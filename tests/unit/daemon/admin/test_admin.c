@@ -146,11 +146,15 @@ static void connect_peer(struct fixture *f, struct peer *peer) {
     peer_open(peer, NULL, ends[1], GRPC_COMPRESS_NONE);
 }
 
+// Smaller than in the compute dtype, as for quantised experts.
+static const struct expert_shape SHAPE = {.bytes = EXPERT_BYTES};
+static const uint8_t SHAPE_OF_EXPERT[EXPERTS];
+
 static void make_ready(struct fixture *f, bool with_mover) {
     for (uint32_t i = 0; i < LAYERS; i++) {
         f->layers[i].params =
             (struct layer_params){.layer = 3 + 2 * i, .num_experts = EXPERTS, .hidden_size = 8, .intermediate_size = 16};
-        f->layers[i].shape.bytes = EXPERT_BYTES; // smaller than in the compute dtype, as for quantised experts
+        f->layers[i].shapes = (struct expert_shapes){.all = &SHAPE, .count = 1, .of_expert = SHAPE_OF_EXPERT};
     }
     f->model = (struct model){.layers = f->layers, .num_layers = LAYERS, .compute_dtype = EXPERTD_DTYPE_BF16};
     struct admin_backend backend = {.model = &f->model};

@@ -137,7 +137,7 @@ static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     assert_true(p.activation.alpha == 1.5f && p.activation.limit == 9);
     assert_true(params_at(GPT_OSS(",\"swiglu_limit\":Infinity"), 0).activation.limit == 0);
     refuse_params(GPT_OSS(",\"swiglu_limit\":null"), "swiglu_limit is null: expected a positive number");
-    refuse_params(GPT_OSS(",\"swiglu_limit\":0.0"), "swiglu_limit is 0: expected a positive number");
+    refuse_params(GPT_OSS(",\"swiglu_limit\":0.0"), "swiglu_limit is 0.0: expected a positive number");
 #define MINIMAX_M3(more)                                                                                                           \
     "{\"model_type\":\"minimax_m3\",\"hidden_size\":80,\"intermediate_size\":48,\"num_local_experts\":6,\"num_experts_per_tok\":"  \
     "3,\"routed_scaling_factor\":2,\"shared_intermediate_size\":48" more "}"
@@ -336,7 +336,7 @@ static void unsupported_values_are_refused_by_key_and_value(void **state) {
     refuse_params(DEEPSEEK("deepseek_v3", ",\"topk_method\":\"greedy\""), "topk_method is greedy");
     refuse_params("{\"model_type\":\"deepseek_v3\",\"hidden_size\":96,\"moe_intermediate_size\":24,\"n_routed_experts\":16,"
                   "\"num_experts_per_tok\":4,\"routed_scaling_factor\":Infinity}",
-                  "routed_scaling_factor is inf");
+                  "routed_scaling_factor is Infinity");
     (void)params_at(MIXTRAL(",\"routed_scaling_factor\":1.0,\"n_group\":1,\"norm_topk_prob\":true,\"swiglu_limit\":null"), 0);
 }
 
@@ -393,7 +393,7 @@ static void invalid_layer_lists_are_refused(void **state) {
     refuse_layer("{\"model_type\":\"jamba\",\"expert_layer_period\":0}", 0, "expert_layer_period is 0");
     refuse_layer("{\"model_type\":\"llama4\",\"interleave_moe_layer_step\":0}", 0, "interleave_moe_layer_step is 0");
     refuse_layer("{\"model_type\":\"mixtral\",\"mlp_layer_types\":[\"sparse\"]}", 1, "mlp_layer_types has 1 elements");
-    refuse_layer("{\"model_type\":\"mixtral\",\"mlp_layer_types\":[\"hash_moe\"]}", 0, "\"hash_moe\" for layer 0");
+    refuse_layer("{\"model_type\":\"mixtral\",\"mlp_layer_types\":[\"hash_moe\"]}", 0, "mlp_layer_types[0] is hash_moe");
     refuse_layer("{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME\"}", 2, "has 2 characters");
     refuse_layer("{\"model_type\":\"step3p5\",\"moe_layers_enum\":\"1;3\"}", 0, "numbers separated by commas");
 }

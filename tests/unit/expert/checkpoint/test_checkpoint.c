@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "expert/checkpoint/checkpoint.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "tests/unit/expert/checkpoint/checkpoint_builder.h"
 
 static char folder[64];
@@ -52,22 +53,45 @@ static void index_text(const char *map) {
     builder_write_text(folder, "model.safetensors.index.json", text);
 }
 
-static void refuse(const char *message) {
-    struct checkpoint *c;
-    err_t e = checkpoint_open(folder, &c);
-    assert_int_equal(e.code, EXPERTD_ERR_CHECKPOINT);
-    assert_null(c);
+static void check_message(const char *message) {
     if (!strstr(expertd_err_message(), message)) {
         fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), message);
     }
 }
 
-static struct checkpoint *open_whole(void) {
+// Opens the folder and reads and requires the tensors that begin with `prefix`.
+static err_t open_part(const char *prefix, struct checkpoint **out) {
+    TRY(checkpoint_open(folder, out));
+    err_t e = checkpoint_read(*out, prefix);
+    e = err_is(e) ? e : checkpoint_require(*out, prefix);
+    if (err_is(e)) {
+        checkpoint_close(*out);
+        *out = NULL;
+    }
+    return e;
+}
+
+static void refuse_part(const char *prefix, const char *message) {
     struct checkpoint *c;
-    if (err_is(checkpoint_open(folder, &c))) {
+    assert_int_equal(open_part(prefix, &c).code, EXPERTD_ERR_CHECKPOINT);
+    assert_null(c);
+    check_message(message);
+}
+
+static void refuse(const char *message) {
+    refuse_part("", message);
+}
+
+static struct checkpoint *open_some(const char *prefix) {
+    struct checkpoint *c;
+    if (err_is(open_part(prefix, &c))) {
         fail_msg("%s", expertd_err_message());
     }
     return c;
+}
+
+static struct checkpoint *open_whole(void) {
+    return open_some("");
 }
 
 static float first_value(const struct checkpoint *c, const char *name) {
@@ -132,7 +156,7 @@ static void a_dangling_link_or_a_link_to_a_fifo_is_refused(void **state) {
     struct checkpoint *c;
     assert_int_equal(symlink("blobs/gone", path_of("model.safetensors")), 0);
     assert_int_equal(checkpoint_open(folder, &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "model.safetensors: No such file"));
+    check_message("model.safetensors: No such file");
     assert_int_equal(unlink(path_of("model.safetensors")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
     assert_int_equal(symlink("fifo", path_of("model.safetensors")), 0);
@@ -151,17 +175,12 @@ static void missing_files_are_named_with_advice(void **state) {
     builder_write_text(folder, "pytorch_model.bin", "x");
     refuse("only pytorch_model.bin: pickled PyTorch weights are not supported: convert them to safetensors");
     builder_write_text(folder, "model-00001-of-00002.safetensors", "x");
-    refuse("only model-00001-of-00002.safetensors: its index is missing");
+    refuse("shard model-00002-of-00002.safetensors is missing (1 of 2 shards are missing");
+    assert_int_equal(unlink(path_of("model-00001-of-00002.safetensors")), 0);
+    builder_write_text(folder, "weights.safetensors", "x");
+    refuse("only weights.safetensors: its index is missing");
     unlink(path_of("config.json"));
     refuse("has no config.json");
-    struct checkpoint *c;
-    assert_int_equal(checkpoint_open(path_of("absent"), &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "absent: No such file"));
-    assert_int_equal(checkpoint_open(path_of("pytorch_model.bin"), &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "is not a folder: name the folder that holds config.json"));
-    builder_write_text(folder, "model.gguf", "x");
-    assert_int_equal(checkpoint_open(path_of("model.gguf"), &c).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "is not a folder: GGUF is not supported"));
 }
 
 static int open_as_somebody(const char *path) {
@@ -203,11 +222,15 @@ static void a_missing_shard_and_a_misplaced_tensor_are_named(void **state) {
     (void)state;
     builder_write(&builder, 0, 2, folder, "s1.safetensors");
     index_text("\"a\":\"s1.safetensors\",\"c\":\"s2.safetensors\"");
-    refuse("lists shard s2.safetensors (of 2), which is not in the folder: download it");
+    refuse("lists tensor c in shard s2.safetensors, which is not in the folder (1 of 2 shards are missing): download it");
+    assert_int_equal(symlink("blobs/gone", path_of("s2.safetensors")), 0);
+    refuse("lists tensor c in shard s2.safetensors, which is a link to a file that is not there (1 of 2 shards are missing)");
+    assert_int_equal(unlink(path_of("s2.safetensors")), 0);
+    builder_write_text(folder, "s2.safetensors.incomplete", "x");
+    refuse("a download is under way or was interrupted; finish it; found s2.safetensors.incomplete");
     builder_write(&builder, 1, 1, folder, "s2.safetensors");
-    refuse("tensor b is in two files");
-    builder_write(&builder, 0, 1, folder, "s1.safetensors");
     refuse("lists tensor c in s2.safetensors, which does not have it");
+    checkpoint_close(open_some("a"));
 }
 
 static void an_invalid_index_is_refused(void **state) {
@@ -228,6 +251,8 @@ static void an_invalid_index_is_refused(void **state) {
         {"\"a\":\"s\"},\"weight_map\":{", "weight_map occurs twice"},
         {"\"a\":\"s\",", "bad JSON"},
         {"\"a\\u0000\":\"s\"", "U+0000"},
+        {"\"\":\"s\"", "weight_map: a tensor's name has 0 bytes"},
+        {"\"a\\u0007\":\"s\"", "weight_map: a tensor's name contains the control character 0x07"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         index_text(CASES[i].map);
@@ -237,8 +262,12 @@ static void an_invalid_index_is_refused(void **state) {
     builder_write_text(folder, "model.safetensors.index.json", "{\"metadata\":{}}");
     refuse("weight_map is missing");
     builder_write_text(folder, "model.safetensors.index.json", "");
-    refuse("bad JSON");
-    char deep[1024];
+    refuse("index.json: it is empty (an unfinished download?)");
+    char deep[1024], map[640] = "\"", *end = map + 1;
+    memset(end, 'n', SAFETENSORS_NAME_BYTES_MAX + 1);
+    strcpy(end + SAFETENSORS_NAME_BYTES_MAX + 1, "\":\"s\"");
+    index_text(map);
+    refuse("weight_map: a tensor's name has 513 bytes");
     memset(deep, '[', sizeof deep - 1);
     memcpy(deep, "{\"x\":", 5);
     deep[sizeof deep - 1] = '\0';
@@ -276,17 +305,17 @@ static void shards_may_be_links_to_different_files(void **state) {
     checkpoint_close(c);
 }
 
-static void two_shards_that_are_one_file_are_refused_before_any_is_opened(void **state) {
+static void two_shards_that_are_one_file_are_refused(void **state) {
     (void)state;
     char hard[256];
-    builder_write_text(folder, "s1.safetensors", "which would be refused once it is opened");
+    builder_write(&builder, 0, 3, folder, "s1.safetensors");
     index_text("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\"");
     assert_int_equal(symlink("s1.safetensors", path_of("s2.safetensors")), 0);
-    refuse("lists shards s1.safetensors and s2.safetensors, which are links to one file: download the two again");
+    refuse("s2.safetensors are links to one file: download the two again");
     assert_int_equal(unlink(path_of("s2.safetensors")), 0);
     snprintf(hard, sizeof hard, "%s", path_of("s2.safetensors"));
     assert_int_equal(link(path_of("s1.safetensors"), hard), 0);
-    refuse("lists shards s1.safetensors and s2.safetensors, which are links to one file: download the two again");
+    refuse("s2.safetensors are links to one file: download the two again");
 }
 
 // Writes a file of `tensors` empty tensors, with the header padded to at least `header_bytes`.
@@ -318,12 +347,172 @@ static void more_tensors_or_headers_than_any_model_has_are_refused(void **state)
     write_many("s3", "c", 1, 0);
     write_many("s1", "a", CHECKPOINT_TENSORS_MAX / 2, 0);
     write_many("s2", "b", CHECKPOINT_TENSORS_MAX / 2 + 1, 0);
-    refuse("the shards up to s2 (2 of 3) have 1048577 tensors, more than the 1048576 that a checkpoint may have");
+    refuse("s2 (2 of 3) have 1048577 tensors, more than the 1048576 that a checkpoint may have");
     write_many("s1", "a", 1, CHECKPOINT_HEADER_BYTES_MAX / 2);
     write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 2 + 1);
-    refuse("the shards up to s2 (2 of 3) have 134217729 bytes of headers, more than the 134217728 that a checkpoint may have");
+    refuse("s2 (2 of 3) have 134217729 bytes of headers, more than the 134217728 that a checkpoint may have");
     write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 4);
     checkpoint_close(open_whole());
+}
+
+// The value of the first element of a's copies: 1 in s1, 50 in s2.
+static void write_two_copies(void) {
+    struct builder other = {0};
+    builder_write(&builder, 0, 2, folder, "s1.safetensors");
+    builder_add(&other, "a", EXPERTD_DTYPE_F32, 50, 1, 2);
+    builder_add(&other, "c", EXPERTD_DTYPE_F32, 60, 1, 2);
+    builder_write(&other, 0, 2, folder, "s2.safetensors");
+    builder_clear(&other);
+}
+
+static const char *first_note(const struct checkpoint *c) {
+    const struct checkpoint_notes *notes = checkpoint_notes_of(c);
+    return notes->count > 0 ? notes->notes[0].text : "";
+}
+
+static void the_index_decides_which_copy_of_a_tensor_counts(void **state) {
+    (void)state;
+    write_two_copies();
+    index_text("\"a\":\"s2.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s2.safetensors\"");
+    struct checkpoint *c = open_whole();
+    assert_true(first_value(c, "a") == 50 && first_value(c, "b") == 10);
+    assert_string_equal(checkpoint_file_of(c, checkpoint_find(c, "a")), path_of("s2.safetensors"));
+    assert_string_equal(first_note(c), "");
+    checkpoint_close(c);
+}
+
+static void files_of_other_parts_may_be_missing_or_damaged(void **state) {
+    (void)state;
+    write_two_copies();
+    builder_write_text(folder, "s3.safetensors", "no safetensors");
+    index_text("\"a\":\"s2.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s3.safetensors\",\"e\":\"gone.safetensors\",\"f\":\"s1."
+               "safetensors\"");
+    struct checkpoint *c = open_some("a");
+    assert_int_equal(checkpoint_count(c), 5); // the names are known
+    assert_true(first_value(c, "a") == 50);
+    assert_null(checkpoint_find(c, "d")); // its file was not read
+    assert_false(err_is(checkpoint_read(c, "")));
+    assert_false(err_is(checkpoint_require(c, "b")));
+    assert_int_equal(checkpoint_require(c, "d").code, EXPERTD_ERR_CHECKPOINT);
+    check_message("s3.safetensors: the header claims");
+    check_message("lists tensor d there");
+    assert_int_equal(checkpoint_require(c, "e").code, EXPERTD_ERR_CHECKPOINT);
+    check_message("lists tensor e in shard gone.safetensors, which is not in the folder (1 of 4 shards are missing)");
+    assert_int_equal(checkpoint_require(c, "f").code, EXPERTD_ERR_CHECKPOINT);
+    check_message("lists tensor f in s1.safetensors, which does not have it");
+    checkpoint_close(c);
+}
+
+static void an_unlisted_tensor_of_a_served_part_is_noted(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 3, folder, "s1.safetensors");
+    index_text("\"a\":\"s1.safetensors\",\"c\":\"s1.safetensors\"");
+    struct checkpoint *c = open_whole();
+    checkpoint_note_unlisted(c, "a");
+    assert_string_equal(first_note(c), "");
+    checkpoint_note_unlisted(c, "b");
+    assert_non_null(strstr(first_note(c), "tensor b in s1.safetensors is ignored"));
+    checkpoint_close(c);
+}
+
+static void a_single_file_beside_an_index_is_ignored_with_a_note(void **state) {
+    (void)state;
+    write_two_copies();
+    index_text("\"a\":\"s2.safetensors\",\"b\":\"s1.safetensors\"");
+    builder_write_text(folder, "model.safetensors", "an interrupted save");
+    struct checkpoint *c = open_whole();
+    assert_true(first_value(c, "a") == 50);
+    assert_non_null(strstr(first_note(c), "model.safetensors beside them is not one of them and is ignored"));
+    checkpoint_close(c);
+    builder_write(&builder, 1, 2, folder, "model.safetensors"); // b and c
+    checkpoint_close(open_some("a"));
+    refuse("tensor b is in model.safetensors and, by model.safetensors.index.json, in s1.safetensors: programs differ");
+    index_text("\"a\":\"gone.safetensors\",\"b\":\"s1.safetensors\"");
+    refuse("to serve model.safetensors, which is there too, move the index away");
+}
+
+static void a_single_file_may_be_a_link_to_a_listed_shard(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 3, folder, "s1.safetensors");
+    index_text("\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"");
+    assert_int_equal(symlink("s1.safetensors", path_of("model.safetensors")), 0);
+    checkpoint_close(open_whole());
+}
+
+static void a_single_file_counts_if_the_index_is_of_no_use(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 3, folder, "model.safetensors");
+    index_text("\"a\":\"gone1.safetensors\",\"b\":\"gone2.safetensors\"");
+    struct checkpoint *c = open_whole();
+    assert_int_equal(checkpoint_count(c), 3);
+    assert_non_null(strstr(first_note(c), "model.safetensors is taken: none of the 2 files that"));
+    checkpoint_close(c);
+    builder_write_text(folder, "model.safetensors.index.json", "version https://git-lfs.github.com/spec/v1\noid sha256:aa\n");
+    c = open_whole();
+    assert_non_null(strstr(first_note(c), "cannot be used"));
+    assert_non_null(strstr(first_note(c), "Git LFS pointer"));
+    checkpoint_close(c);
+    assert_int_equal(unlink(path_of("model.safetensors")), 0);
+    refuse("model.safetensors.index.json: this is a Git LFS pointer");
+}
+
+static void an_index_that_begins_with_a_byte_order_mark_is_read(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 3, folder, "s1.safetensors");
+    builder_write_text(folder, "model.safetensors.index.json", "\xef\xbb\xbf{\"weight_map\":{\"a\":\"s1.safetensors\"}}\r\n");
+    checkpoint_close(open_whole());
+}
+
+static void numbered_shards_without_an_index_are_read(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 1, folder, "model-00001-of-00003.safetensors");
+    builder_write(&builder, 2, 1, folder, "model-00003-of-00003.safetensors");
+    builder_write_text(folder, "consolidated-00001-of-00001.safetensors", "of another format");
+    refuse("shard model-00002-of-00003.safetensors is missing (1 of 3 shards are missing");
+    builder_write(&builder, 1, 1, folder, "model-00002-of-00003.safetensors");
+    struct checkpoint *c = open_whole();
+    assert_int_equal(checkpoint_count(c), 3);
+    assert_true(first_value(c, "a") == 1 && first_value(c, "b") == 10 && first_value(c, "c") == 20);
+    checkpoint_close(c);
+    builder_write(&builder, 0, 1, folder, "model-00003-of-00004.safetensors");
+    refuse("both model-00003-of-00003.safetensors and model-00003-of-00004.safetensors, which belong to different sets");
+    assert_int_equal(unlink(path_of("model-00003-of-00004.safetensors")), 0);
+    builder_write(&builder, 0, 1, folder, "model-0003-of-00003.safetensors");
+    refuse("which have one number");
+}
+
+static void numbers_of_shards_may_begin_at_zero(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 1, folder, "model-0-of-2.safetensors");
+    refuse("shard model-1-of-2.safetensors is missing (1 of 2");
+    builder_write(&builder, 1, 2, folder, "model-1-of-2.safetensors");
+    checkpoint_close(open_whole());
+}
+
+static void without_an_index_a_required_tensor_must_be_in_one_file(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 2, folder, "model-1-of-2.safetensors");
+    builder_write(&builder, 1, 2, folder, "model-2-of-2.safetensors");
+    struct checkpoint *c = open_some("a");
+    assert_int_equal(checkpoint_count(c), 3);
+    checkpoint_close(c);
+    refuse("tensor b is in two files");
+    check_message("model-1-of-2.safetensors");
+    check_message("model-2-of-2.safetensors");
+}
+
+static void a_single_file_beside_numbered_shards_is_read_with_them_if_they_are_complete(void **state) {
+    (void)state;
+    builder_write(&builder, 0, 1, folder, "model.safetensors");
+    builder_write(&builder, 1, 1, folder, "model-1-of-2.safetensors");
+    struct checkpoint *c = open_whole();
+    assert_int_equal(checkpoint_count(c), 1);
+    assert_non_null(strstr(first_note(c), "not a complete set"));
+    checkpoint_close(c);
+    builder_write(&builder, 2, 1, folder, "model-2-of-2.safetensors");
+    c = open_whole();
+    assert_int_equal(checkpoint_count(c), 3);
+    checkpoint_close(c);
 }
 
 static void a_damaged_shard_is_named(void **state) {
@@ -353,7 +542,11 @@ static void memory_is_opened_like_a_folder(void **state) {
     assert_false(err_is(checkpoint_parse(&bytes, &c)));
     checkpoint_close(c);
     bytes.index_text = "{\"weight_map\":{\"a\":\"other\"}}";
-    assert_int_equal(checkpoint_parse(&bytes, &c).code, EXPERTD_ERR_CHECKPOINT);
+    assert_false(err_is(checkpoint_parse(&bytes, &c)));
+    assert_false(err_is(checkpoint_read(c, "")));
+    assert_int_equal(checkpoint_require(c, "a").code, EXPERTD_ERR_CHECKPOINT);
+    check_message("other does not exist");
+    checkpoint_close(c);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -371,7 +564,18 @@ int main(void) {
         TEST(an_invalid_index_is_refused),
         TEST(too_many_shards_are_refused_before_they_are_opened),
         TEST(shards_may_be_links_to_different_files),
-        TEST(two_shards_that_are_one_file_are_refused_before_any_is_opened),
+        TEST(the_index_decides_which_copy_of_a_tensor_counts),
+        TEST(files_of_other_parts_may_be_missing_or_damaged),
+        TEST(an_unlisted_tensor_of_a_served_part_is_noted),
+        TEST(a_single_file_beside_an_index_is_ignored_with_a_note),
+        TEST(a_single_file_may_be_a_link_to_a_listed_shard),
+        TEST(a_single_file_counts_if_the_index_is_of_no_use),
+        TEST(an_index_that_begins_with_a_byte_order_mark_is_read),
+        TEST(numbered_shards_without_an_index_are_read),
+        TEST(numbers_of_shards_may_begin_at_zero),
+        TEST(without_an_index_a_required_tensor_must_be_in_one_file),
+        TEST(a_single_file_beside_numbered_shards_is_read_with_them_if_they_are_complete),
+        TEST(two_shards_that_are_one_file_are_refused),
         TEST(more_tensors_or_headers_than_any_model_has_are_refused),
         TEST(a_damaged_shard_is_named),
         TEST(memory_is_opened_like_a_folder),

@@ -143,13 +143,100 @@ static void a_path_that_does_not_fit_is_refused(void **state) {
     assert_int_equal(hub_resolve("org/name", cache, small, sizeof small).code, EXPERTD_ERR_CHECKPOINT);
 }
 
+static void write_named_ref(const char *repository, const char *ref, const char *text) {
+    char command[900];
+    snprintf(command, sizeof command, "cd '%s' && mkdir -p \"$(dirname '%s/refs/%s')\" && printf '%s' > '%s/refs/%s'", cache,
+             repository, ref, text, repository, ref);
+    assert_int_equal(system(command), 0);
+}
+
+static void a_revision_selects_a_snapshot(void **state) {
+    (void)state;
+    static const char COMMIT[] = "0123456789abcdef0123456789abcdef01234567";
+    make_snapshot("models--org--name", COMMIT, 1000);
+    make_snapshot("models--org--name", "0199", 2000);
+    make_snapshot("models--org--name", "abcdef", 3000);
+    write_ref("models--org--name", "0199\n");
+    write_named_ref("models--org--name", "v1.0", "abcdef\\r\\n");
+    write_named_ref("models--org--name", "refs/pr/1", "abcdef");
+    char wanted[256];
+    snprintf(wanted, sizeof wanted, "%s/models--org--name/snapshots/%s", cache, COMMIT);
+    assert_resolves("org/name@0123456789abcdef0123456789abcdef01234567", wanted);
+    assert_resolves("org/name@01234567", wanted);
+    assert_resolves("org/name@v1.0", path_of("models--org--name/snapshots/abcdef"));
+    assert_resolves("org/name@refs/pr/1", path_of("models--org--name/snapshots/abcdef"));
+    assert_resolves("org/name@main", path_of("models--org--name/snapshots/0199"));
+    assert_resolves("org/name", path_of("models--org--name/snapshots/0199"));
+    assert_int_equal(hub_name_length("org/name@v1.0"), 8);
+    assert_int_equal(hub_name_length("/a/folder@home"), 14);
+}
+
+static void a_revision_that_is_not_there_is_named_with_those_that_are(void **state) {
+    (void)state;
+    make_snapshot("models--org--name", "abcd1", 1000);
+    make_snapshot("models--org--name", "abcd2", 2000);
+    write_ref("models--org--name", "abcd1");
+    refuse("org/name@v2", cache, "has no revision v2 of org/name: download it (hf download org/name --revision v2)");
+    refuse("org/name@v2", cache, "refs main; snapshots abcd1, abcd2");
+    refuse("org/name@abcd", cache, "2 snapshots begin with abcd: write more of the commit");
+    refuse("org/name@abc", cache, "has no revision abc");
+    refuse("org/name@refs", cache, "has no revision refs");
+    write_named_ref("models--org--name", "v3", "ffff");
+    refuse("org/name@v3", cache,
+           "refs/v3 names commit ffff, which has no snapshot: download it (hf download org/name --revision v3)");
+    static const char *const INVALID[] = {"org/name@",   "org/name@../x", "org/name@/x", "org/name@x/",
+                                          "org/name@.x", "org/name@a/.b", "org/name@a b"};
+    for (size_t i = 0; i < sizeof INVALID / sizeof *INVALID; i++) {
+        refuse(INVALID[i], cache, "there is no folder");
+    }
+}
+
+static void another_spelling_of_a_cached_model_is_suggested(void **state) {
+    (void)state;
+    make_snapshot("models--Qwen--Qwen3-30B-A3B", "aaaa", 1000);
+    refuse("qwen/qwen3-30b-a3b", cache, "the cache has Qwen/Qwen3-30B-A3B: did you mean it?");
+    refuse("Qwen/Qwen3-30B-A3", cache, "the cache has Qwen/Qwen3-30B-A3B: did you mean it?");
+    refuse("org/other", cache, "so download it first (hf download org/other)");
+    refuse("org/other@v1", cache, "so download it first (hf download org/other --revision v1)");
+    refuse("org/other", path_of("gone"), "(the cache does not exist)");
+    make_snapshot("hub/models--org--inner", "aaaa", 1000);
+    refuse("org/inner", cache, "/hub: use --hf-cache");
+}
+
+static void addresses_and_tildes_are_explained(void **state) {
+    (void)state;
+    refuse("https://huggingface.co/org/name", cache, "is an address, and nothing is downloaded automatically");
+    refuse("~/models/name", cache, "only a shell expands ~");
+    refuse("/tmp/nowhere-at-all/model", cache, "(the nearest folder that exists is /tmp)");
+}
+
+static void snapshots_may_be_links(void **state) {
+    (void)state;
+    make_snapshot("elsewhere", "real", 1000);
+    assert_int_equal(mkdir(path_of("models--org--name"), 0700), 0);
+    assert_int_equal(mkdir(path_of("models--org--name/snapshots"), 0700), 0);
+    assert_int_equal(symlink("../../elsewhere/snapshots/real", path_of("models--org--name/snapshots/aaaa")), 0);
+    write_ref("models--org--name", "aaaa");
+    assert_resolves("org/name", path_of("models--org--name/snapshots/aaaa"));
+    assert_int_equal(symlink("models--org--name", path_of("models--org--linked")), 0);
+    assert_resolves("org/linked", path_of("models--org--linked/snapshots/aaaa"));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_folders_path_is_returned_unchanged),           TEST(refs_main_selects_the_snapshot),
-        TEST(without_a_ref_the_newest_snapshot_is_taken),     TEST(a_missing_model_is_reported_with_the_folder_that_was_searched),
-        TEST(a_ref_or_name_that_leaves_the_cache_is_refused), TEST(a_path_that_does_not_fit_is_refused),
+        TEST(a_revision_selects_a_snapshot),
+        TEST(a_revision_that_is_not_there_is_named_with_those_that_are),
+        TEST(another_spelling_of_a_cached_model_is_suggested),
+        TEST(addresses_and_tildes_are_explained),
+        TEST(snapshots_may_be_links),
+        TEST(a_folders_path_is_returned_unchanged),
+        TEST(refs_main_selects_the_snapshot),
+        TEST(without_a_ref_the_newest_snapshot_is_taken),
+        TEST(a_missing_model_is_reported_with_the_folder_that_was_searched),
+        TEST(a_ref_or_name_that_leaves_the_cache_is_refused),
+        TEST(a_path_that_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

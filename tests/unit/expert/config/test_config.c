@@ -81,7 +81,7 @@ static void wrong_types_and_ranges_name_file_key_and_value(void **state) {
     double d;
     bool b, found;
     const char *s;
-    assert_refused(config_u32(c, KEYS("s"), &u, &found), "FILE: s is 8: expected an integer");
+    assert_refused(config_u32(c, KEYS("s"), &u, &found), "FILE: s is \"8\": expected an integer");
     assert_refused(config_u32(c, KEYS("neg"), &u, &found), "neg is -1");
     assert_refused(config_u32(c, KEYS("frac"), &u, &found), "frac is 1.5");
     assert_refused(config_u32(c, KEYS("big"), &u, &found), "big is 4294967296");
@@ -188,10 +188,54 @@ static void bad_json_names_its_line(void **state) {
     refuse_text("{\"a\": \"\xff\"}", "bad JSON");
 }
 
+static void messages_name_the_key_as_the_file_has_it(void **state) {
+    (void)state;
+    struct config *c =
+        parse("{\"text_config\": {\"model_type\": \"m\", \"n_experts\": 0, \"list\": [1, \"true\"], \"none\": null}, "
+              "\"experts\": 1, \"size\": -Infinity}");
+    const struct config *text = config_text(c);
+    char values[64];
+    assert_refused(config_refuse(text, KEYS("experts", "n_experts"), 0, ": expected 1 to %d", 8),
+                   "FILE: text_config.n_experts is 0: expected 1 to 8");
+    assert_refused(config_refuse(text, KEYS("list"), 1, ": no"), "FILE: text_config.list[1] is \"true\": no");
+    assert_refused(config_refuse(text, KEYS("none"), 0, ": no"), "FILE: text_config.none is null: no");
+    assert_refused(config_refuse(c, KEYS("absent"), 0, ": no"), "FILE: absent is missing: no");
+    assert_refused(config_missing(c, KEYS("absent", "gone", "none"), "a number"),
+                   "FILE: absent is missing (expected: a number; other names: gone, none): is this the model's own config.json?");
+    assert_refused(config_missing(text, KEYS("absent"), "a number"), "FILE: text_config.absent is missing (expected: a number)");
+    const char *const *const settings[] = {KEYS("gone"), KEYS("e", "experts"), KEYS("size"), NULL};
+    assert_string_equal(config_values_text(c, settings, values, sizeof values), "experts 1, size -Infinity");
+    assert_string_equal(config_values_text(c, settings, values, 8), "experts");
+    config_destroy(c);
+}
+
 static void a_nul_byte_is_refused(void **state) {
     (void)state;
     struct config *c;
-    assert_refused(config_parse("FILE", "{}\0{\"a\"", 7, &c), "FILE: bad JSON: it contains a NUL byte");
+    assert_refused(config_parse("FILE", "{}\0{\"a\"", 7, &c), "FILE: bad JSON: byte 3 of 7 is NUL: the file is damaged");
+    assert_refused(config_parse("FILE", "{}\n\0\0\0", 6, &c), "FILE: bad JSON: byte 4 of 6 is NUL: the file is damaged");
+    assert_refused(config_parse("FILE", "\0\0\0\0", 4, &c), "FILE: bad JSON: byte 1 of 4 is NUL: the file is damaged");
+}
+
+static void a_byte_order_mark_and_carriage_returns_are_accepted(void **state) {
+    (void)state;
+    struct config *c = parse("\xef\xbb\xbf{\r\n\"i\": 3,\r\n\"f\": NaN\r\n}\r\n");
+    uint32_t u = 0;
+    bool found;
+    assert_false(err_is(config_u32(c, KEYS("i"), &u, &found)));
+    assert_int_equal(u, 3);
+    config_destroy(c);
+}
+
+static void a_file_that_is_no_json_says_what_it_is(void **state) {
+    (void)state;
+    struct config *c;
+    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: this is a Git LFS pointer");
+    refuse_text("", "the file is empty (an unfinished download?)");
+    refuse_text(" \n", "the file is empty (an unfinished download?)");
+    assert_refused(config_parse("FILE", "\xff\xfe{\0}\0", 6, &c), "the file is in UTF-16");
+    assert_refused(config_parse("FILE", "\xfe\xff\0{\0}", 6, &c), "the file is in UTF-16");
+    assert_refused(config_parse("FILE", "{\0}\0", 4, &c), "the file is in UTF-16");
 }
 
 static void deep_nesting_is_refused(void **state) {
@@ -210,7 +254,7 @@ static void a_wrappers_text_model_is_found(void **state) {
     struct config *c = parse("{\"model_type\": \"vl\", \"text_config\": {\"model_type\": \"lm\", \"x\": \"y\"}}");
     uint32_t u;
     bool found;
-    assert_refused(config_u32(config_text(c), KEYS("x"), &u, &found), "FILE: text_config: x is y");
+    assert_refused(config_u32(config_text(c), KEYS("x"), &u, &found), "FILE: text_config.x is y");
     config_destroy(c);
     c = parse("{\"thinker_config\": {\"text_config\": {\"model_type\": \"lm\"}}}");
     assert_true(config_text(c) != c);
@@ -308,7 +352,10 @@ int main(void) {
         cmocka_unit_test(dots_in_a_key_select_nested_objects),
         cmocka_unit_test(bare_infinity_and_nan_are_numbers),
         cmocka_unit_test(bad_json_names_its_line),
+        cmocka_unit_test(messages_name_the_key_as_the_file_has_it),
         cmocka_unit_test(a_nul_byte_is_refused),
+        cmocka_unit_test(a_byte_order_mark_and_carriage_returns_are_accepted),
+        cmocka_unit_test(a_file_that_is_no_json_says_what_it_is),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrappers_text_model_is_found),
         cmocka_unit_test(a_key_that_a_layer_overrides_is_refused_when_it_is_read),

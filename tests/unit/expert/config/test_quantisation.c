@@ -21,7 +21,7 @@ static err_t read_text(const char *section) {
     config = NULL;
     snprintf(text, sizeof text, "{\"model_type\":\"m\"%s%s}", section[0] ? "," : "", section);
     assert_false(err_is(config_parse("config.json", text, strlen(text), &config)));
-    return quantisation_read(config, &q);
+    return quantisation_read(config, NULL, &q);
 }
 
 static int end(void **state) {
@@ -181,16 +181,24 @@ static void refuse(const char *section, const char *words) {
     }
 }
 
-static void too_many_overrides_are_refused(void **state) {
+// Quantisers that choose bits by module name each of them.
+static void each_of_many_modules_has_its_own_setting(void **state) {
     (void)state;
-    enum { OVERRIDES = 8193, EACH = 40 };
-    char *section = malloc(OVERRIDES * EACH + 64);
-    size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"dynamic\":{");
-    for (int i = 0; i < OVERRIDES; i++) {
-        used += (size_t)sprintf(section + used, "%s\"+:g%d\":{\"bits\":4}", i ? "," : "", i);
+    enum { MODULES = 5000, EACH = 80 };
+    char *section = malloc(MODULES * EACH + 64), name[64];
+    size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"bits\":3,\"extra_config\":{");
+    for (int i = 0; i < MODULES; i++) {
+        used += (size_t)sprintf(section + used, "%s\"model.layers.0.mlp.experts.%d.up_proj\":{\"bits\":%d}", i ? "," : "", i,
+                                4 + i % 3);
     }
-    sprintf(section + used, "}}");
-    refuse(section, "more than 8192 settings of modules");
+    sprintf(section + used, ",\".*experts.7.*\":{\"bits\":8}}}");
+    assert_false(err_is(read_text(section)));
+    for (int i = 0; i < MODULES; i += 7) {
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.up_proj", i);
+        assert_int_equal(setting_of(name).bits, 4 + i % 3);
+    }
+    assert_int_equal(setting_of("model.layers.0.mlp.experts.7.down_proj").bits, 8);
+    assert_int_equal(setting_of("model.layers.1.mlp.experts.6.up_proj").bits, 3);
     free(section);
 }
 
@@ -199,6 +207,7 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
     refuse(SAYS("\"quant_method\":\"awq\",\"version\":\"gemv_fast\""), "version is gemv_fast");
     refuse(SAYS("\"quant_method\":\"gptq\",\"checkpoint_format\":\"marlin\""), "checkpoint_format is marlin");
     refuse(SAYS("\"quant_method\":\"gptq\",\"pack_dtype\":\"int8\""), "pack_dtype is int8");
+    refuse(SAYS("\"quant_method\":\"gptq\",\"is_marlin_format\":true"), "is_marlin_format is true");
     refuse(SAYS("\"bits\":\"four\""), "bits is four");
     refuse(SAYS("\"group_size\":-2"), "group_size is -2");
     refuse(SAYS("\"group_size\":NaN"), "group_size is nan");
@@ -252,7 +261,7 @@ int main(void) {
         cmocka_unit_test_teardown(an_override_is_laid_over_the_section, end),
         cmocka_unit_test_teardown(the_form_of_zero_points_is_said_by_one_key_of_several, end),
         cmocka_unit_test_teardown(a_groups_name_may_be_any_text, end),
-        cmocka_unit_test_teardown(too_many_overrides_are_refused, end),
+        cmocka_unit_test_teardown(each_of_many_modules_has_its_own_setting, end),
         cmocka_unit_test_teardown(settings_that_change_the_meaning_of_tensors_are_refused, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
     };

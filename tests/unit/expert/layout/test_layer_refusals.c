@@ -128,6 +128,15 @@ static void a_miss_lists_the_tensors_that_look_like_experts(void **state) {
     refuse(QWEN3("1"), "it holds 3 x model.layers.N.mlp.foo_experts.N.a.weight F32 [4, 6]");
 }
 
+static void a_missing_part_is_reported_with_the_blocks_other_tensors(void **state) {
+    (void)state;
+    add_separate("model.layers.0", "mlp.experts", "gate_proj", "up_proj", "down_proj");
+    add_named("model.layers.0", "mlp.chooser.weight", 2, E, H);
+    refuse(QWEN3("1"),
+           "tensor model.layers.0.mlp.gate.weight is missing, under this and every other known name; beside the experts, "
+           "model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [3, 6]");
+}
+
 // A file has no mark that tells whether rows alternate.
 static void alternating_rows_are_known_under_gpt_oss_own_name_only(void **state) {
     (void)state;
@@ -168,6 +177,7 @@ int main(void) {
         TEST(two_names_of_one_part_are_refused),
         TEST(a_second_module_in_another_layer_does_not_matter),
         TEST(a_miss_lists_the_tensors_that_look_like_experts),
+        TEST(a_missing_part_is_reported_with_the_blocks_other_tensors),
         TEST(alternating_rows_are_known_under_gpt_oss_own_name_only),
         TEST(a_long_prefix_is_refused),
         TEST(absurd_numbers_of_layers_and_experts_allocate_nothing),

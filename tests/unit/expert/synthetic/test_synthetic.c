@@ -324,8 +324,8 @@ static void a_format_changes_the_weights_and_their_size(void **state) {
     assert_string_equal(model_quantisation(&codes), "mxfp4");
     assert_string_equal(codes.numerics_id, plain.numerics_id);
     assert_non_null(strstr(widened.numerics_id, "+widen"));
-    assert_true(3 * codes.layers[0].shape.bytes < plain.layers[0].shape.bytes); // 4.25 bits instead of 16
-    assert_int_equal(widened.layers[0].shape.bytes, plain.layers[0].shape.bytes);
+    assert_true(3 * codes.layers[0].shapes.all[0].bytes < plain.layers[0].shapes.all[0].bytes); // 4.25 bits instead of 16
+    assert_int_equal(widened.layers[0].shapes.all[0].bytes, plain.layers[0].shapes.all[0].bytes);
     assert_memory_equal(codes.digest, widened.digest, sizeof codes.digest);
     model_deinit(&plain);
     model_deinit(&codes);

@@ -240,7 +240,8 @@ static void fill_spread(const struct quantised_case *q, unsigned greatest, unsig
         bool great = adds_up && i % 32 < 16;
         unsigned exponent = greatest - (great ? 0 : adds_up ? most : below);
         unsigned significand = great ? 0x7f : (unsigned)random_next(random) & (short_significands ? 0x40 : 0x7f);
-        bool code_is_negative = (expertd_quantised_code(&q->source.codes, 0, i) < 8) == (q->format.code == EXPERTD_CODE_INT4);
+        bool code_is_low = expertd_quantised_code(&q->source.codes, 0, i) < 8;
+        bool code_is_negative = q->format.code != EXPERTD_CODE_UINT4 && code_is_low == (q->format.code != EXPERTD_CODE_E2M1);
         bool negative = adds_up ? code_is_negative : random_below(random, 2);
         x[i] = (uint16_t)(negative << 15 | exponent << 7 | significand);
     }
@@ -282,6 +283,7 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
 // A code's value, defined independently of the kernels.
 static double value_of(const struct expertd_quantised_format *format, unsigned code, int zero) {
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     int exponent_bits = format->code == EXPERTD_CODE_E4M3 ? 4 : 5, mantissa_bits = 7 - exponent_bits;
     int mantissa = (int)(code & ((1u << mantissa_bits) - 1)), bias = (1 << (exponent_bits - 1)) - 1;
     int exponent = (int)(code & 0x7f) >> mantissa_bits, greatest = (1 << exponent_bits) - 1;
@@ -293,6 +295,10 @@ static double value_of(const struct expertd_quantised_format *format, unsigned c
         return (int)code - zero;
     case EXPERTD_CODE_INT8:
         return (int8_t)code - zero;
+    case EXPERTD_CODE_UINT4:
+        return code;
+    case EXPERTD_CODE_IQ4:
+        return IQ4[code];
     default:
         if (format->code == EXPERTD_CODE_E4M3 ? (code & 0x7f) == 0x7f : exponent == greatest && mantissa) {
             return NAN;
@@ -308,10 +314,10 @@ static double value_of(const struct expertd_quantised_format *format, unsigned c
 // Each code alone, times an element of 1 and a scale of 1, must give its value, for one row and for ROWS_MAX.
 static void check_codes(const struct kernel_backend *backend) {
     enum { N = 64, K = 4 };
-    static const enum expertd_weight_code CODES[] = {EXPERTD_CODE_E4M3, EXPERTD_CODE_E5M2, EXPERTD_CODE_E2M1, EXPERTD_CODE_INT4,
-                                                     EXPERTD_CODE_INT8};
+    static const enum expertd_weight_code CODES[] = {EXPERTD_CODE_E4M3, EXPERTD_CODE_E5M2,  EXPERTD_CODE_E2M1, EXPERTD_CODE_INT4,
+                                                     EXPERTD_CODE_INT8, EXPERTD_CODE_UINT4, EXPERTD_CODE_IQ4};
     for (size_t f = 0; f < COUNT_OF(CODES); f++) {
-        struct expertd_quantised_format format = {CODES[f], EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, true, 0};
+        struct expertd_quantised_format format = {CODES[f], EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, true, 0};
         uint8_t codes[N * K], one = 127;
         for (unsigned i = 0; i < N * K; i++) {
             codes[i] = (uint8_t)i;
@@ -363,7 +369,8 @@ static void each_code_has_its_formats_value(void **state) {
 static void e8m0_scales_are_right_at_both_ends(void **state) {
     (void)state;
     enum { K = 32 };
-    struct expertd_quantised_format format = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, K};
+    struct expertd_quantised_format format = {
+        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, K};
     uint8_t codes[2 * K / 2], scales[2] = {0, 255};
     memset(codes, 0x22, sizeof codes); // 1
     struct expertd_quantised_source source = {

@@ -311,7 +311,7 @@ static void powers_of_two_give_the_twins_bits(void **state) {
     (void)state;
     enum { K = 264 };
     static const struct expertd_quantised_format MXFP4 = {
-        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32};
+        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32};
     static const uint8_t CODES[] = {0, 1, 2, 30, 100, 127, 160, 230, 253, 254, 255};
     static const int ROWS_EXPONENTS[] = {-100, -30, 0, 60};
     struct random random = {55};

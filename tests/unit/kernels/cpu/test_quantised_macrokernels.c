@@ -151,7 +151,7 @@ static void extreme_digits_and_codes_give_the_twins_bits(void **state) {
     (void)state;
     enum { SIGNS = 5 };
     static const struct expertd_quantised_format SMALL = {
-        EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 32};
+        EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 32};
     struct random random = {43};
     for (size_t f = 0; f <= COUNT_OF(FORMATS); f++) {
         const struct expertd_quantised_format *format = f < COUNT_OF(FORMATS) ? &FORMATS[f] : &SMALL;
@@ -221,15 +221,15 @@ static void integer_sums_near_the_limit_give_the_twins_bits(void **state) {
     (void)state;
     enum { DRAWS = 400 };
     static const struct expertd_quantised_format LIMITED[] = {
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, 16},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 32},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 64},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 80},
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 112},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 64},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 128},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 128},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 80},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 112},
     };
     struct random random = {46};
     for (size_t f = 0; f < COUNT_OF(LIMITED); f++) {
@@ -276,10 +276,10 @@ static void fill_return(struct group_call *call, size_t draw) {
 static void integer_sums_that_return_give_the_twins_bits(void **state) {
     (void)state;
     static const struct expertd_quantised_format RETURNED[] = {
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, 16},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 32},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, false, 16},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 32},
     };
     struct random random = {47};
     for (size_t f = 0; f < COUNT_OF(RETURNED); f++) {
@@ -312,10 +312,10 @@ static void integer_sums_that_return_give_the_twins_bits(void **state) {
 enum { TILED_ROWS = 13, TILED_LIMITED = 5 };
 
 static const struct expertd_quantised_format TILED[] = {
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128},
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 64},
-    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 80},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 128},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 128},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 64},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 80},
 };
 
 static void fill_tiled(struct group_call *call, size_t draw, struct random *random) {

@@ -88,9 +88,9 @@ static void variants_not_known_to_be_equal_are_not_mixed(void **state) {
     }
 }
 
-static const struct expertd_quantised_format MXFP4 =
-                                                 {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
-                                             ODD = {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 272};
+static const struct expertd_quantised_format
+    MXFP4 = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+    ODD = {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 272};
 
 static void shapes_that_wgmma_does_not_support_go_to_mma(void **state) {
     (void)state;

@@ -420,7 +420,7 @@ static void factors_of_integer_outputs_are_integers_in_int32_range(void **state)
 static void huge_sizes_do_not_wrap(void **state) {
     (void)state;
     static const struct expertd_quantised_format MXFP4 = {
-        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32};
+        EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32};
     const size_t huge = (size_t)1 << 60;
     assert_true(expertd_packed_group_bytes(EXPERTD_DTYPE_F32, huge, 1) == SIZE_MAX);
     assert_true(expertd_packed_group_bytes(EXPERTD_DTYPE_BF16, SIZE_MAX, 1) == SIZE_MAX);

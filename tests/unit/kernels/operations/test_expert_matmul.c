@@ -231,9 +231,9 @@ static void check_formats(const struct expertd_quantised_format *const formats[2
 static void a_gate_of_another_format_is_decoded_correctly(void **state) {
     (void)state;
     static const struct expertd_quantised_format
-        E4M3 = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-        E5M2 = {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-        INT4 = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, true, false, 32};
+        E4M3 = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        E5M2 = {EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        INT4 = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, true, false, false, 32};
     static const struct expertd_quantised_format *const PAIRS[][2] = {
         {&E4M3, &E5M2}, {&E4M3, &INT4}, {&INT4, &E4M3}, {NULL, &INT4}, {&E4M3, NULL}};
     static const int32_t SIZES[][GROUPS] = {{1, 2, 1, 4}, {0, 3, 5, 2}};

@@ -223,8 +223,8 @@ static void spans_of_codes_have_the_rows_that_the_format_caches(void **state) {
     (void)state;
     enum { ROWS = 200, ROW_BYTES = 2048 * 2 };
     static const struct expertd_quantised_format
-        CACHED = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
-        OTHER = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128};
+        CACHED = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        OTHER = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 128};
     const struct element_kernels codes = {.quantised_large_m = (quantised_macrokernel *)(uintptr_t)1, // never called
                                           .quantised_cached = KERNEL_CALL_ROWS,
                                           .quantised_span = keeps_of_e2m1};

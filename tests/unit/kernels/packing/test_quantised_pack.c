@@ -25,7 +25,10 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
     scale = format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
             : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                       : scale;
+    double minimum =
+        format->minima ? scale_value(format->scale, c->minima_bytes + (n * c->scales + g) * expertd_dtype_size(format->scale)) : 0;
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     switch (format->code) {
     case EXPERTD_CODE_E4M3:
         return scale * (double)expertd_f32_from_e4m3((uint8_t)code);
@@ -35,8 +38,12 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
         return scale * (code & 8 ? -FP4[code & 7] : FP4[code & 7]);
     case EXPERTD_CODE_INT4:
         return scale * ((int)code - zero);
+    case EXPERTD_CODE_UINT4:
+        return scale * code - minimum;
+    case EXPERTD_CODE_IQ4:
+        return scale * IQ4[code];
     default:
-        return scale * ((int8_t)code - (format->zero_points ? (int8_t)zero : 0));
+        return scale * ((int8_t)code - (format->zero_points ? (int8_t)zero : 0)) - minimum;
     }
 }
 
@@ -44,6 +51,12 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
 // scale's product with the global scale. Flushed terms are far smaller at these values.
 static double bound(double magnitude, size_t k, size_t scales) {
     return magnitude * (double)(k + scales + 2) * 0x1p-23;
+}
+
+// With minima, the sums of code * scale and of minima are larger than their difference.
+static double minimum_magnitude(const struct quantised_case *c, size_t n, size_t k) {
+    const size_t size = expertd_dtype_size(c->format.scale), g = c->format.scale_k ? k / c->format.scale_k : 0;
+    return c->format.minima ? 2 * fabs(scale_value(c->format.scale, c->minima_bytes + (n * c->scales + g) * size)) : 0;
 }
 
 static void scalar_twin_is_near_the_double_sum(void **state) {
@@ -64,7 +77,7 @@ static void scalar_twin_is_near_the_double_sum(void **state) {
             for (size_t k = 0; k < K; k++) {
                 double term = (double)x[k] * element(&c, n, k);
                 sum += term;
-                magnitude += fabs(term);
+                magnitude += fabs(term) + fabs((double)x[k]) * minimum_magnitude(&c, n, k);
             }
             double limit = bound(magnitude, K, c.scales);
             assert_true(fabs((double)expertd_dot_quantised_reference(&c.format, c.packed, n, EXPERTD_DTYPE_F32, x, K) - sum) <=
@@ -98,8 +111,8 @@ static void words_init(struct words *w, struct random *random) {
     }
 }
 
-static const struct expertd_quantised_format WORDS_FORMAT = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false,
-                                                             WORDS_SCALE_K};
+static const struct expertd_quantised_format WORDS_FORMAT = {
+    EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, WORDS_SCALE_K};
 
 static void check_words(const struct words *w, const struct expertd_quantised_source *source, int zeros_stored_less_one) {
     void *packed = test_alloc(expertd_quantised_group_bytes(&WORDS_FORMAT, WORDS_K, WORDS_N));
@@ -137,7 +150,7 @@ static void awq_order_is_read(void **state) {
     for (size_t i = 0; i < WORDS_G * WORDS_N; i++) {
         scales[i / WORDS_N][i % WORDS_N] = w.scales[i % WORDS_N][i / WORDS_N];
     }
-    struct expertd_quantised_source source = {codes, zeros, scales, 1, 0, 1, WORDS_N, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, scales, 1, 0, 1, WORDS_N, NULL, 0, NULL};
     check_words(&w, &source, 0);
 }
 
@@ -156,7 +169,7 @@ static void gptq_words_and_zero_points_are_read(void **state) {
     }
     struct expertd_code_words codes = {w.codes, 4, 8, 8, 64, 1, 8 * WORDS_N, NULL, 0, 0};
     struct expertd_code_words zeros = {w.zeros, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 0, 1};
-    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, 0, WORDS_G, 1, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, 0, WORDS_G, 1, NULL, 0, NULL};
     check_words(&w, &source, 1);
 }
 
@@ -170,7 +183,7 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
         signed_codes[i / 2] |= (uint8_t)((w.q[i / WORDS_K][i % WORDS_K] ^ 8) << (i % 2 * 4));
     }
     struct expertd_quantised_source source = {
-        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, 0, WORDS_G, 1, 0, NULL};
+        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, 0, WORDS_G, 1, NULL, 0, NULL};
     source.codes.flip = 8;
     check_words(&w, &source, 0);
 }
@@ -215,13 +228,16 @@ static void pack_codes_one_by_one(const struct expertd_quantised_source *source,
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % EXPERTD_KERNEL_PANEL, size = expertd_dtype_size(format->scale),
                    row = (source->scale_first + column) / source->scale_columns;
-            const uint8_t *scale =
-                (const uint8_t *)source->scales + (row * source->scale_n_stride + g * source->scale_g_stride) * size;
+            size_t from = (row * source->scale_n_stride + g * source->scale_g_stride) * size;
+            const uint8_t *scale = (const uint8_t *)source->scales + from;
             if (c == 0 || !format->scale_of_panel) {
                 memcpy(panel + quantised_scales_at(&layout, g, k) + c * size, scale, size);
             }
             if (format->zero_points) {
                 panel[quantised_zeros_at(&layout, g, k) + c] = expertd_quantised_code(&source->zeros, column, g);
+            }
+            if (format->minima) {
+                memcpy(panel + quantised_zeros_at(&layout, g, k) + c * size, (const uint8_t *)source->minima + from, size);
             }
         }
     }
@@ -376,7 +392,7 @@ static void a_block_of_scales_may_begin_before_column_0(void **state) {
     for (size_t i = 0; i < COUNT_OF(BLOCKS); i++) {
         struct quantised_case c;
         struct expertd_quantised_format format = {
-            EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, i == 0 || i == 3, 128};
+            EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, i == 0 || i == 3, 128};
         quantised_case_init(&c, &format, K_OF, N_OF, VALUES_PLAIN, &random);
         c.source.scales = scales;
         c.source.scale_columns = BLOCKS[i][0];
@@ -425,17 +441,32 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         assert_false(err_is(expertd_quantised_check(&FORMATS[f])));
     }
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_COUNT, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
-                  "code");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_E4M3, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, 0},
-                  "scale");
     expect_format(
-        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_MULTIPLY, false, false, 16},
+        (struct expertd_quantised_format){EXPERTD_CODE_COUNT, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        "code");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E4M3, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 0},
+        "scale");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16},
         "global");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, true, false, 32},
-                  "zero_points");
-    expect_format((struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 40},
-                  "scale_k");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, true, false, false, 32},
+        "zero_points");
+    expect_format(
+        (struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 40},
+        "scale_k");
+    const struct expertd_quantised_format minima = {
+        EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32};
+    struct expertd_quantised_format bad = minima;
+    bad.code = EXPERTD_CODE_IQ4;
+    expect_format(bad, "minima");
+    bad = minima, bad.code = EXPERTD_CODE_INT8, bad.zero_points = true;
+    expect_format(bad, "minima");
+    bad = minima, bad.scale_of_panel = true;
+    expect_format(bad, "minima");
+    bad = minima, bad.scale = EXPERTD_DTYPE_BF16;
+    expect_format(bad, "minima");
 }
 
 static void unsuitable_sources_are_refused_with_the_field(void **state) {
@@ -456,6 +487,8 @@ static void unsuitable_sources_are_refused_with_the_field(void **state) {
     expect_source(&c, &bad, "codes");
     bad = c.source, bad.zeros = plain_codes(c.zeros, 1, 8);
     expect_source(&c, &bad, "zeros");
+    bad = c.source, bad.minima = c.scale_bytes;
+    expect_source(&c, &bad, "minima");
     bad = c.source, bad.scales = NULL;
     expect_source(&c, &bad, "scales");
     bad = c.source, bad.scale_columns = 0;
@@ -477,7 +510,7 @@ static void int4_zero_points_above_the_maximum_are_refused(void **state) {
     (void)state;
     struct random random = {97};
     struct quantised_case c;
-    struct expertd_quantised_format format = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 64};
+    struct expertd_quantised_format format = {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, false, 64};
     quantised_case_init(&c, &format, 130, 70, VALUES_PLAIN, &random);
     c.zeros[69 * c.scales + 2] = EXPERTD_INT4_ZERO_MAX;
     assert_false(err_is(expertd_pack_quantised(&c.source, &format, c.k, c.n, c.packed)));
@@ -491,7 +524,7 @@ static void spans_of_normal_codes_are_marked(void **state) {
     (void)state;
     enum { MOST_K = 2048 };
     static const struct expertd_quantised_format FORMAT = {
-        EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0};
+        EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0};
     static const size_t DEPTHS[] = {1, 3, 4, 5, 8, 1792, 1794, MOST_K}; // from 1793 k on two lines share a bit
     uint8_t *codes = test_alloc(EXPERTD_KERNEL_PANEL * MOST_K);
     const float scales[EXPERTD_KERNEL_PANEL] = {1};

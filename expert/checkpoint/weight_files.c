@@ -1,0 +1,171 @@
+#include "expert/checkpoint/weight_files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/regular_file.h"
+#include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/numbered_files.h"
+
+const char WEIGHT_FILES_SINGLE[] = "model.safetensors";
+const char WEIGHT_FILES_INDEX[] = "model.safetensors.index.json";
+
+static bool stat_in(const char *folder, const char *name, int (*how)(const char *, struct stat *)) {
+    char path[PATH_MAX];
+    struct stat status;
+    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+    return length > 0 && length < (int)sizeof path && how(path, &status) == 0;
+}
+
+bool weight_files_has(const char *folder, const char *name) {
+    return stat_in(folder, name, lstat);
+}
+
+bool weight_files_reaches(const char *folder, const char *name) {
+    return stat_in(folder, name, stat);
+}
+
+static FALLIBLE add_name(struct weight_files *out, const char *name) {
+    char **grown = reallocarray(out->names, out->count + 1, sizeof *grown);
+    char *copy = strdup(name);
+    out->names = grown ? grown : out->names;
+    if (!grown || !copy) {
+        free(copy);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of %zu files", out->count + 1);
+    }
+    out->names[out->count++] = copy;
+    return OK;
+}
+
+static FALLIBLE parse_index(const char *text, size_t length, struct shard_index *out) {
+    size_t mark = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // an UTF-8 byte-order mark, as some editors add
+    TRY(regular_file_check_pointer(text, length));
+    if (length == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "it is empty (an unfinished download?): download it again");
+    }
+    return shard_index_parse(text + mark, length - mark, out);
+}
+
+static FALLIBLE read_index(const char *folder, struct shard_index *out) {
+    char path[PATH_MAX], *text;
+    size_t length;
+    snprintf(path, sizeof path, "%s/%s", folder, WEIGHT_FILES_INDEX); // a path that is too long is cut, and does not exist
+    TRY(regular_file_read(path, SHARD_INDEX_BYTES_MAX, &text, &length));
+    err_t e = parse_index(text, length, out);
+    free(text);
+    return err_is(e) ? err_context(e, "%s", path) : OK;
+}
+
+FALLIBLE weight_files_take_index(struct shard_index *index, struct weight_files *out) {
+    out->index = *index;
+    *index = (struct shard_index){0};
+    for (size_t i = 0; i < out->index.file_count; i++) {
+        TRY(add_name(out, out->index.files[i]));
+    }
+    return OK;
+}
+
+FALLIBLE weight_files_take_single(struct weight_files *out) {
+    return add_name(out, WEIGHT_FILES_SINGLE);
+}
+
+static bool names_single(const struct shard_index *index) {
+    for (size_t i = 0; i < index->file_count; i++) {
+        if (strcmp(index->files[i], WEIGHT_FILES_SINGLE) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_any(const char *folder, const struct shard_index *index) {
+    for (size_t i = 0; i < index->file_count; i++) {
+        if (weight_files_has(folder, index->files[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// With an index, model.safetensors counts only if the index names it. It counts alone if the index is of no use: invalid, or left
+// over from files that are all gone.
+static FALLIBLE find_by_index(const char *folder, struct weight_files *out) {
+    struct shard_index index = {0};
+    bool single = weight_files_has(folder, WEIGHT_FILES_SINGLE);
+    err_t e = read_index(folder, &index);
+    if (err_is(e) && (!single || e.code != EXPERTD_ERR_CHECKPOINT)) {
+        return e;
+    }
+    if (err_is(e)) {
+        snprintf(out->note, sizeof out->note, "%s is taken, because the index beside it cannot be used (%s)", WEIGHT_FILES_SINGLE,
+                 expertd_err_message());
+        return add_name(out, WEIGHT_FILES_SINGLE);
+    }
+    out->has_stray = single && !names_single(&index);
+    if (out->has_stray && !has_any(folder, &index)) {
+        snprintf(out->note, sizeof out->note, "%s is taken: none of the %zu files that %s beside it lists is there",
+                 WEIGHT_FILES_SINGLE, index.file_count, WEIGHT_FILES_INDEX);
+        shard_index_deinit(&index);
+        out->has_stray = false;
+        return add_name(out, WEIGHT_FILES_SINGLE);
+    }
+    if (out->has_stray) {
+        snprintf(out->note, sizeof out->note, "the files that %s lists are taken; %s beside them is not one of them and is ignored",
+                 WEIGHT_FILES_INDEX, WEIGHT_FILES_SINGLE);
+    }
+    return weight_files_take_index(&index, out);
+}
+
+static FALLIBLE take_numbered(const char *folder, const struct numbered_files *numbered, bool single, struct weight_files *out) {
+    if (numbered->missing > 0 && single) {
+        snprintf(out->note, sizeof out->note,
+                 "%s is taken; the %zu numbered shards beside it are not a complete set and are ignored", WEIGHT_FILES_SINGLE,
+                 numbered->count);
+        return OK;
+    }
+    if (numbered->missing > 0) {
+        char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
+        bool loading = folder_has_download(folder, download);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: shard %s is missing (%zu of %zu shards are missing, and %s, which would tell what is in them, too): %s%s%s",
+             folder, numbered->first_missing, numbered->missing, numbered->total, WEIGHT_FILES_INDEX,
+             loading ? "a download is under way or was interrupted: finish it; found " : "download them", loading ? download : "",
+             folder_download_command(folder, command));
+    }
+    for (size_t i = 0; i < numbered->count; i++) {
+        TRY(add_name(out, numbered->names[i]));
+    }
+    return OK;
+}
+
+// Without an index: model.safetensors, a set of numbered shards, or both, if no tensor of a served layer is in both.
+static FALLIBLE find_without_index(const char *folder, struct weight_files *out) {
+    struct numbered_files numbered;
+    bool single = weight_files_has(folder, WEIGHT_FILES_SINGLE);
+    TRY(numbered_files_find(folder, &numbered));
+    err_t e = single ? add_name(out, WEIGHT_FILES_SINGLE) : OK;
+    e = !err_is(e) && numbered.count > 0 ? take_numbered(folder, &numbered, single, out) : e;
+    numbered_files_deinit(&numbered);
+    TRY(e);
+    return out->count ? OK : folder_kind_no_weights(folder);
+}
+
+FALLIBLE weight_files_find(const char *folder, struct weight_files *out) {
+    *out = (struct weight_files){0};
+    err_t e = weight_files_has(folder, WEIGHT_FILES_INDEX) ? find_by_index(folder, out) : find_without_index(folder, out);
+    if (err_is(e)) {
+        weight_files_deinit(out);
+    }
+    return e;
+}
+
+void weight_files_deinit(struct weight_files *files) {
+    for (size_t i = 0; i < files->count; i++) {
+        free(files->names[i]);
+    }
+    free(files->names);
+    shard_index_deinit(&files->index);
+    *files = (struct weight_files){0};
+}

@@ -1,0 +1,40 @@
+// Decides which files of a folder hold the weights: those of model.safetensors.index.json, model.safetensors, or a complete set of
+// numbered shards. Opens no weights. One owner. Private to expert/checkpoint/.
+#ifndef EXPERTD_EXPERT_CHECKPOINT_WEIGHT_FILES_H
+#define EXPERTD_EXPERT_CHECKPOINT_WEIGHT_FILES_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "expert/checkpoint/shard_index.h"
+
+extern const char WEIGHT_FILES_SINGLE[]; // "model.safetensors"
+extern const char WEIGHT_FILES_INDEX[];  // "model.safetensors.index.json"
+
+enum { WEIGHT_FILES_NOTE_MAX = 1024 };
+
+struct weight_files {
+    char **names; // [count]; owned. With an index: its files, in its order
+    size_t count;
+    struct shard_index index;         // count 0: there is none, or it is not used
+    bool has_stray;                   // model.safetensors exists beside an index that does not name it
+    char note[WEIGHT_FILES_NOTE_MAX]; // a warning for the log about the choice; "": none
+};
+
+// EXPERTD_ERR_CHECKPOINT: no weights are found, shards are missing, or the index is invalid and there is nothing else.
+FALLIBLE weight_files_find(const char *folder, struct weight_files *out);
+void weight_files_deinit(struct weight_files *files); // legal on a zeroed struct
+
+// For weights in memory: the files of an index, which `out` then owns, or model.safetensors alone. `out` is zeroed before.
+// EXPERTD_ERR_NOMEM.
+FALLIBLE weight_files_take_index(struct shard_index *index, struct weight_files *out);
+FALLIBLE weight_files_take_single(struct weight_files *out);
+
+// Does the folder have an entry of this name? A dangling link counts.
+bool weight_files_has(const char *folder, const char *name);
+// Can the entry be opened as far as its links go?
+bool weight_files_reaches(const char *folder, const char *name);
+
+#endif

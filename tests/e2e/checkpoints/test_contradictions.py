@@ -1,0 +1,420 @@
+"""Contradictions made at random: a fact that a checkpoint states twice is changed on one side.
+
+Each row of STATEMENTS is a function of a random generator and a folder. It writes a checkpoint, changes one statement and returns a Case:
+the one right answer, the words that a refusal must contain (both statements), and whether the checkpoint must be served or refused.
+The daemon must give the right answer or refuse with these words; another answer is the fault that this test looks for.
+"""
+
+import copy
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from harness.daemon import Daemon
+from harness.quantised import (AWQ, EXPERTS, GPTQ, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, compressed, gptq, pack_quantized,
+                               words)
+from harness.tensors import error_per_token, tensor, values_of
+
+TOKENS, SEEDS = 8, 6
+PARTS = ("gate_proj", "up_proj", "down_proj")
+EITHER, SERVED, REFUSED = "either", "served", "refused"
+SECTION = "quantization_config"
+
+
+@dataclasses.dataclass
+class Case:
+    checkpoint: QuantisedCheckpoint  # its outputs are the right answer
+    words: tuple = ()
+    must: str = EITHER
+    note: str = ""  # the kind of the note that the log must have if the checkpoint is served
+
+
+# ---- checkpoints
+
+
+def plain(w, random):
+    stored = w.astype(np.float32)
+    return {".weight": ("F32", stored)}, stored.astype(np.float64)
+
+
+def new(folder, random, quantise, section):
+    variant = Variant("", copy.deepcopy(section), quantise)
+    checkpoint = QuantisedCheckpoint(folder, variant, seed=int(random.integers(1 << 30)))
+    if not section:
+        del checkpoint.config[SECTION]
+    return checkpoint
+
+
+def section(checkpoint):
+    return checkpoint.config[SECTION]
+
+
+def modules():
+    return [(part, expert) for expert in range(EXPERTS) for part in PARTS]
+
+
+def of_all(checkpoint, suffix, change):
+    """Replaces the tensor of each module by change(array); None removes it."""
+    for part, expert in modules():
+        name = checkpoint.module(part, expert) + suffix
+        dtype, array = checkpoint.tensors.pop(name)
+        changed = change(np.array(array))
+        if changed is not None:
+            checkpoint.tensors[name] = (dtype, changed)
+
+
+def one_of(random, values):
+    return values[int(random.integers(len(values)))]
+
+
+def some_module(random, checkpoint):
+    return checkpoint.module(*one_of(random, modules()))
+
+
+# ---- zero points
+
+
+def zero_points_of_symmetric_codes(random, folder):
+    bits, in_full = one_of(random, (4, 8)), bool(random.integers(2))
+    middle = 1 << bits - 1
+    form = {"checkpoint_format": "gptq_v2" if in_full else "gptq"} if in_full or random.integers(2) else {}
+    checkpoint = new(folder, random, gptq(bits, 32, zero_points=False, in_full=in_full), GPTQ | {"bits": bits, "sym": True} | form)
+    stored = int(one_of(random, (0, middle - 1, middle, middle + 1, 3)))
+    of_all(checkpoint, ".qzeros", lambda a: words(np.full((a.shape[0], a.shape[1] * 32 // bits), stored), bits))
+    usual = stored in (0, middle - 1, middle)
+    if usual and random.integers(2):
+        name = some_module(random, checkpoint) + ".qzeros"
+        checkpoint.tensors[name][1][-1, -1] ^= 0x10
+        usual = False
+    own = stored == (middle if in_full else middle - 1)
+    return Case(checkpoint, (".qzeros", f"{SECTION}.sym is true"), SERVED if usual else REFUSED, "" if own else "symmetric_zero_points")
+
+
+def symmetry_of_asymmetric_codes(random, folder):
+    checkpoint = new(folder, random, gptq(4, 32), GPTQ)
+    said = one_of(random, (True, False, None))
+    section(checkpoint)["sym"] = said
+    return Case(checkpoint, (".qzeros", f"{SECTION}.sym is true"), REFUSED if said else SERVED)
+
+
+def symmetry_is_not_said(random, folder):
+    checkpoint = new(folder, random, gptq(4, 32, zero_points=False), GPTQ)
+    del section(checkpoint)["sym"]
+    in_full = bool(random.integers(2))
+    if in_full:
+        of_all(checkpoint, ".qzeros", lambda a: words(np.full((a.shape[0], a.shape[1] * 8), 8), 4))
+    return Case(checkpoint, (".qzeros", "sym"), REFUSED if in_full else SERVED)
+
+
+def symmetry_of_compressed_tensors(random, folder):
+    asymmetric, bits = bool(random.integers(2)), one_of(random, (4, 8))
+    checkpoint = new(folder, random, pack_quantized(bits, 32, zero_points=asymmetric), compressed(
+        "pack-quantized", num_bits=bits, type="int", strategy="group", group_size=32))
+    said = one_of(random, (True, False, None))
+    section(checkpoint)["config_groups"]["group_0"]["weights"]["symmetric"] = said
+    right = (said is False) == asymmetric
+    return Case(checkpoint, ("weight_zero_point", "symmetric"), SERVED if right else REFUSED)
+
+
+def zero_points_in_bytes(random, folder):
+    bits = one_of(random, (4, 8))
+    checkpoint = new(folder, random, pack_quantized(bits, 32, zero_points=True), compressed(
+        "pack-quantized", num_bits=bits, type="int", strategy="group", group_size=32, symmetric=False))
+    for part, expert in modules():
+        name = checkpoint.module(part, expert) + ".weight_zero_point"
+        packed = checkpoint.tensors[name][1].view(np.uint32).astype(np.uint64)
+        rows = WIDTH if part != "down_proj" else HIDDEN
+        unpacked = np.stack([packed >> np.uint64(i * bits) & np.uint64((1 << bits) - 1) for i in range(32 // bits)], 1)
+        unpacked = unpacked.reshape(-1, packed.shape[1])[:rows].astype(np.int64) - (1 << bits - 1)
+        checkpoint.tensors[name] = ("I8", unpacked.astype(np.int8))
+    return Case(checkpoint, (), SERVED)
+
+
+def form_of_zero_points(random, folder):
+    in_full, two = bool(random.integers(2)), bool(random.integers(2))
+    names = {False: "gptq", True: "gptq_v2"}
+    checkpoint = new(folder, random, gptq(4, 32, in_full=in_full), GPTQ)
+    keys = list(random.permutation(["checkpoint_format", "format"]))
+    section(checkpoint)[keys[0]] = names[in_full]
+    other = bool(random.integers(2))
+    if two:
+        section(checkpoint)[keys[1]] = names[other]
+    return Case(checkpoint, (f"{SECTION}.checkpoint_format", f"{SECTION}.format", "gptq_v2"),
+                REFUSED if two and other != in_full else SERVED)
+
+
+def file_beside_config(random, folder):
+    checkpoint = new(folder, random, gptq(4, 32, in_full=True), GPTQ | {"checkpoint_format": "gptq_v2"})
+    fact = one_of(random, ("checkpoint_format", "sym", "group_size", None))
+    beside = dict(section(checkpoint), **({fact: {"checkpoint_format": "gptq", "sym": True, "group_size": 64}[fact]} if fact else {}))
+    (folder / "quantize_config.json").write_text(json.dumps(beside))
+    if fact is None:  # config.json may leave everything to that file
+        del checkpoint.config[SECTION]
+    decided = fact in (None, "group_size")  # by the shapes of the tensors
+    return Case(checkpoint, ("quantize_config.json", fact or ""), SERVED if decided else REFUSED)
+
+
+# ---- the order of k
+
+
+def order_of_gptq(random, folder):
+    ordered = bool(random.integers(2))
+    checkpoint = new(folder, random, gptq(4, 32, ordered=ordered), GPTQ)
+    said = one_of(random, (True, False, None)) if ordered else True
+    section(checkpoint)["desc_act"] = said
+    removed = said is True and bool(random.integers(2))
+    if removed:
+        keep = some_module(random, checkpoint) if random.integers(2) else None
+        for part, expert in modules():
+            if checkpoint.module(part, expert) != keep:
+                del checkpoint.tensors[checkpoint.module(part, expert) + ".g_idx"]
+    return Case(checkpoint, (f"{SECTION}.desc_act", ".g_idx"), REFUSED if removed else EITHER)
+
+
+def one_order_is_missing(random, folder):
+    """One matrix against another."""
+    checkpoint = new(folder, random, gptq(4, 32, ordered=True), GPTQ | {"desc_act": None})
+    del checkpoint.tensors[some_module(random, checkpoint) + ".g_idx"]
+    return Case(checkpoint, ("g_idx",), REFUSED)
+
+
+def order_of_compressed_tensors(random, folder):
+    ordered = bool(random.integers(2))
+    said = "group" if ordered else one_of(random, (None, "weight", "static", "group"))
+    checkpoint = new(folder, random, pack_quantized(4, 32, ordered=ordered), compressed(
+        "pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=True, actorder=said))
+    removed = ordered and bool(random.integers(2))
+    if removed:
+        of_all(checkpoint, ".weight_g_idx", lambda a: None)
+    if not ordered and random.integers(4):  # the quantiser's "not used"
+        for part, expert in modules():
+            k = WIDTH if part == "down_proj" else HIDDEN
+            checkpoint.tensors[checkpoint.module(part, expert) + ".weight_g_idx"] = ("I32", np.full(k, -1))
+    contradicts = removed or (said == "group" and not ordered)
+    return Case(checkpoint, ("g_idx", "config_groups.group_0.weights.actorder"), REFUSED if contradicts else SERVED)
+
+
+# ---- sizes
+
+
+def of_integers(random, folder):
+    """(checkpoint, the object with its sizes, that object's path, its key for bits, its bits, suffixes of codes and scales)."""
+    kind, bits = one_of(random, (("gptq", 4), ("gptq", 8), ("compressed", 4), ("compressed", 8), ("awq", 4)))
+    if kind == "compressed":
+        checkpoint = new(folder, random, pack_quantized(bits, 32), compressed(
+            "pack-quantized", num_bits=bits, type="int", strategy="group", group_size=32, symmetric=True))
+        where = section(checkpoint)["config_groups"]["group_0"]["weights"]
+        return checkpoint, where, f"{SECTION}.config_groups.group_0.weights", "num_bits", bits, ".weight_packed", ".weight_scale"
+    if kind == "awq":
+        checkpoint = new(folder, random, VARIANTS["awq"].quantise, AWQ | {"group_size": 32})
+    else:
+        checkpoint = new(folder, random, gptq(bits, 32), GPTQ | {"bits": bits})
+    return checkpoint, section(checkpoint), SECTION, "bits", bits, ".qweight", ".scales"
+
+
+def bits(random, folder):
+    checkpoint, where, path, key, right, codes, _ = of_integers(random, folder)
+    where[key] = int(one_of(random, (2, 3, 4, 8)))
+    return Case(checkpoint, (f"{path}.{key}", codes), SERVED if where[key] == right else REFUSED)
+
+
+def group_size(random, folder):
+    checkpoint, where, path, _, _, _, scales = of_integers(random, folder)
+    where["group_size"] = int(one_of(random, (-1, 16, 32, 48, 64, 128)))
+    return Case(checkpoint, (f"{path}.group_size", scales), SERVED if where["group_size"] == 32 else REFUSED)
+
+
+def strategy(random, folder):
+    checkpoint = new(folder, random, pack_quantized(4, 32), compressed("pack-quantized", num_bits=4, group_size=32, symmetric=True))
+    said = one_of(random, ("group", "channel", "tensor"))
+    section(checkpoint)["config_groups"]["group_0"]["weights"]["strategy"] = said
+    return Case(checkpoint, ("strategy", "group_size"), SERVED if said == "group" else REFUSED)
+
+
+def block_size(random, folder):
+    variant = VARIANTS["fp8_blocks"]
+    checkpoint = new(folder, random, variant.quantise, variant.config)
+    section(checkpoint)["weight_block_size"] = one_of(random, ([128, 128], [64, 64], [32, 64], [1, 128], [64, 128]))
+    right = section(checkpoint)["weight_block_size"] == [128, 128]
+    return Case(checkpoint, (f"{SECTION}.weight_block_size", ".weight_scale_inv"), SERVED if right else REFUSED)
+
+
+def group_size_of_another_format(random, folder):
+    variant = VARIANTS[one_of(random, ("modelopt_fp8", "fbgemm_per_row", "compressed_fp8_per_tensor"))]
+    checkpoint = new(folder, random, variant.quantise, variant.config)
+    checkpoint.config[SECTION].pop("config_groups", None)
+    checkpoint.config[SECTION]["group_size"] = int(one_of(random, (16, 32, 128)))
+    return Case(checkpoint, (), SERVED, "scales_span_more")
+
+
+def weight_shape(random, folder):
+    checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
+    name = some_module(random, checkpoint) + ".weight_shape"
+    checkpoint.tensors[name][1][int(random.integers(2))] += int(one_of(random, (0, -1, 1, 8)))
+    rows, columns = (HIDDEN, WIDTH) if "down" in name else (WIDTH, HIDDEN)
+    right = list(checkpoint.tensors[name][1]) == [rows, columns]
+    return Case(checkpoint, (name, "config.json"), SERVED if right else REFUSED)
+
+
+# ---- settings of modules
+
+NAMES = {  # the object of settings, how it names all experts, how it names other modules, the object inside
+    "dynamic": ("+:.*\\.experts\\.\\d+\\..*", "+:.*self_attn.*", ""),
+    "extra_config": (".*experts.*_proj", ".*self_attn.*", ""),
+    "quantized_layers": ("model.layers.0.mlp.experts", "model.layers.0.self_attn", ""),
+    "layer_quant_config": ("*mlp.experts.*", "*self_attn*", "weight"),
+}
+WRONG = {"bits": 8, "group_size": 64, "sym": True}
+RIGHT = {"bits": 4, "group_size": 32, "sym": False}
+
+
+def override(random, folder):
+    """Each fact is right or wrong in the section, and right, wrong or absent in an override for the experts; the override counts."""
+    container = one_of(random, list(NAMES))
+    experts, others, inside = NAMES[container]
+    base = {key: one_of(random, (RIGHT, WRONG))[key] for key in RIGHT}
+    over = {key: one_of(random, (RIGHT, RIGHT, WRONG))[key] for key in RIGHT if random.integers(2)}
+    for key in RIGHT:  # most cases are right
+        if {**base, **over}[key] != RIGHT[key] and random.integers(4):
+            over[key] = RIGHT[key]
+    members = {others: WRONG, experts: over}
+    members = {name: {inside: facts} if inside else facts for name, facts in members.items()}
+    # An object without facts is one of activations.
+    checkpoint = new(folder, random, gptq(4, 32), GPTQ | base | {container: members})
+    wrong = [key for key in RIGHT if {**base, **over}[key] != RIGHT[key]]
+    paths = [f"{SECTION}.{container}.{experts}{'.' + inside if inside else ''}.{key}" if key in over else f"{SECTION}.{key}"
+             for key in wrong]
+    tensors = {"bits": ".qweight", "group_size": ".scales", "sym": ".qzeros"}
+    return Case(checkpoint, (paths[0], tensors[wrong[0]]) if wrong else (), REFUSED if wrong else SERVED)
+
+
+def groups(random, folder):
+    """Groups for the experts and for other modules. If several name the experts, the shapes of the tensors decide."""
+    facts = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    wrong = facts | one_of(random, ({"group_size": 64}, {"num_bits": 8}))
+    mine = one_of(random, (["Linear"], ["re:.*mlp\\.experts\\.[0-9]+\\.(gate|up|down)_proj$"],
+                           [f"model.layers.0.mlp.experts.{e}.{p}" for p, e in modules()]))
+    kinds = [facts if random.integers(2) else wrong for _ in range(int(random.integers(1, 4)))]
+    members = [{"targets": mine, "weights": kind} for kind in kinds]
+    members += [{"targets": [f"re:.*layers\\.{10 + i}\\..*"], "weights": wrong} for i in range(int(random.integers(0, 12)))]
+    order = random.permutation(len(members))
+    named = {f"group_{i}": members[i] for i in order}
+    checkpoint = new(folder, random, pack_quantized(4, 32), {"quant_method": "compressed-tensors", "format": "mixed-precision",
+                                                             "config_groups": named})
+    key = "group_size" if wrong["group_size"] == 64 else "num_bits"
+    return Case(checkpoint, (f"{SECTION}.config_groups.group_", f".weights.{key}", ".weight_"), SERVED if facts in kinds else REFUSED)
+
+
+def no_group(random, folder):
+    checkpoint = new(folder, random, pack_quantized(4, 32), compressed("pack-quantized", num_bits=8, group_size=64))
+    section(checkpoint)["config_groups"]["group_0"]["targets"] = ["re:.*self_attn.*"]
+    return Case(checkpoint, (), SERVED, "module_in_no_group")
+
+
+def ignore_list(random, folder):
+    name, key = one_of(random, (("fp8_blocks", "modules_to_not_convert"), ("compressed_int4", "ignore"), ("gptq", "ignored_layers"),
+                                ("modelopt_nvfp4", "exclude_modules")))
+    checkpoint = new(folder, random, VARIANTS[name].quantise, VARIANTS[name].config)
+    entry = one_of(random, ("model.layers.0.mlp.experts", "mlp", "model.layers.0*", "*experts*", "re:.*mlp\\.experts.*",
+                            "re:model\\.layers\\.(0|1)\\..*gate_proj", "model.layers.0.mlp.experts.0.gate_proj"))
+    section(checkpoint)[key] = ["lm_head", entry]
+    return Case(checkpoint, (), SERVED, "excluded_but_quantised")
+
+
+def second_section(random, folder):
+    checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
+    checkpoint.config["compression_config"] = compressed("pack-quantized", num_bits=8, group_size=64)
+    return Case(checkpoint, (), SERVED, "quantisation_sections")
+
+
+# ---- the rest of config.json
+
+
+def sizes_of_the_model(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    key = one_of(random, ("hidden_size", "moe_intermediate_size", "num_experts"))
+    step = int(one_of(random, (-1, 0, 1)))
+    checkpoint.config[key] += step
+    return Case(checkpoint, ("config.json", "model.layers.0.mlp"), REFUSED if step else SERVED)
+
+
+def two_names_of_a_setting(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    other = int(random.integers(EXPERTS - 1, EXPERTS + 2))
+    checkpoint.config["num_local_experts"] = other
+    return Case(checkpoint, ("num_experts", "num_local_experts"), SERVED if other == EXPERTS else REFUSED)
+
+
+def top_and_text_model(random, folder):
+    """transformers and vLLM read the text model's object."""
+    checkpoint = new(folder, random, plain, {})
+    text = dict(checkpoint.config)
+    checkpoint.config.update(text_config=text, num_experts_per_tok=1, num_experts=3, norm_topk_prob=False)
+    return Case(checkpoint, (), SERVED)
+
+
+def class_and_model_type(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    other = one_of(random, (("model_type", "olmoe"), ("architectures", ["MixtralForCausalLM"]), ("model_type", "my_qwen3"), None))
+    if other:
+        checkpoint.config[other[0]] = other[1]
+    contradicts = other and other[1] != "my_qwen3"
+    return Case(checkpoint, ("model_type", "architectures[0]"), REFUSED if contradicts else SERVED)
+
+
+def which_layers_have_experts(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    change = one_of(random, ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, {"mlp_layer_types": ["dense"]}, {"num_hidden_layers": 2},
+                             {"mlp_layer_types": ["sparse"], "mlp_only_layers": [0]}, {}))
+    checkpoint.config.update(change)
+    served = not change or "sparse" in change.get("mlp_layer_types", ())
+    return Case(checkpoint, ("config.json says that layer",), SERVED if served else REFUSED)
+
+
+def dtype_of_elements(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    checkpoint.config["torch_dtype"] = one_of(random, ("float16", "bfloat16", "float32"))
+    return Case(checkpoint, (), SERVED)
+
+
+STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
+              zero_points_in_bytes, form_of_zero_points, file_beside_config, order_of_gptq, one_order_is_missing,
+              order_of_compressed_tensors, bits, group_size, group_size_of_another_format, strategy, block_size, weight_shape,
+              override, groups, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
+              which_layers_have_experts, dtype_of_elements]
+
+
+def check(case):
+    case.checkpoint.write()
+    daemon = Daemon("--compute-dtype", "f32", "--admin", "off", model=case.checkpoint.folder, http="off", tcp=False, wait=False)
+    try:
+        with daemon._more:
+            daemon._more.wait_for(lambda: daemon._ended or daemon.events("ready"), 60)
+        if not daemon.events("ready"):
+            assert daemon.wait_exit() == 65, daemon.log
+            assert case.must != SERVED, daemon.log
+            message = daemon.events("load_failed")[0]["message"].replace("\\\\", "\\")
+            assert all(word in message for word in case.words), f"{case.words} are not all in: {message}"
+            return
+        hidden = case.checkpoint.inputs(TOKENS)
+        with daemon.client() as client:
+            answer = values_of(client.forward(layer=0, hidden=tensor(hidden)).output)
+        worst = error_per_token(answer, case.checkpoint.outputs(hidden)).max()
+        assert worst <= 1e-5, f"another answer without a word, error {worst}: {case.checkpoint.config}"
+        assert case.must != REFUSED, case.checkpoint.config
+        assert not case.note or case.note in [note["kind"] for note in daemon.events("checkpoint_note")], daemon.log
+    finally:
+        daemon.kill()
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.__name__)
+def test_a_contradiction_is_answered_rightly_or_refused(statement, tmp_path):
+    for seed in range(SEEDS):
+        random = np.random.default_rng([seed, *statement.__name__.encode()])
+        case = statement(random, tmp_path / str(seed))
+        try:
+            check(case)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed} of {statement.__name__}: {error}") from None
