@@ -245,7 +245,7 @@ FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *modul
     return find_spelling(finder, module, SUFFIXES, stacked ? "_bias" : ".bias", out);
 }
 
-FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module) {
+static FALLIBLE check_not_mlx(const struct tensor_finder *finder, const char *module) {
     char name[TENSOR_NAME_MAX];
     TRY(tensor_name(name, "%s.scales", module));
     bool scales = tensor_exists(finder, name);
@@ -258,4 +258,16 @@ FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char
              checkpoint_file_of(finder->checkpoint, codes), codes->name, module);
     }
     return OK;
+}
+
+FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module) {
+    char name[TENSOR_NAME_MAX];
+    TRY(tensor_name(name, "%s.base_layer.weight", module));
+    if (tensor_exists(finder, name)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is a weight below a LoRA adapter: merge the adapter into the weights "
+             "(merge_and_unload of PEFT)",
+             checkpoint_path(finder->checkpoint), name);
+    }
+    return check_not_mlx(finder, module);
 }

@@ -51,9 +51,10 @@ FALLIBLE expert_names_module(const struct expert_layout *layout, const char *mod
 // The plain tensor of a matrix's module: "X.weight", "X" or "X_weight"; if none exists, "X" if `stacked`, else "X.weight".
 // EXPERTD_ERR_CHECKPOINT: two of them exist.
 FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
-// For a matrix that no quantised format has: EXPERTD_ERR_CHECKPOINT if it is quantised in MLX's own format.
-FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module);
-// The same as expert_names_weight for its bias: "X.bias" or "X_bias".
+// The same for its bias: "X.bias" or "X_bias".
 FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
+
+// For a matrix that no quantised format has: EXPERTD_ERR_CHECKPOINT if it is quantised in MLX's own format, or below an adapter.
+FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module);
 
 #endif

@@ -138,6 +138,7 @@ bool quantised_self_check(const struct kernel_backend *backend) {
         {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32},
         {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, true, false, 16},
         {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, false, false, 32},
+        {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, true, false, 32},
     };
     struct check check = {.random = 88172645463325252u};
     for (size_t i = 0; i < 4 * sizeof CHECKED / sizeof *CHECKED; i++) {

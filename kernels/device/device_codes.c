@@ -39,12 +39,15 @@ static void put_scales(const struct packing *p, size_t g, uint8_t *scales, uint8
     const uint8_t *from = p->panel + quantised_scales_at(&p->layout, g, p->k);
     size_t size = expertd_dtype_size(p->format->scale), columns = columns_of(p);
     if (p->format->scale_of_panel) {
-        float scale = quantised_scale(p->format, p->panel, from, 0);
+        float scale = quantised_scale(p->format, &p->layout, p->k, p->panel, g, 0);
         memcpy(scales + (p->column / EXPERTD_KERNEL_PANEL * p->layout.scales + g) * sizeof scale, &scale, sizeof scale);
     }
     for (size_t c = 0; c < columns; c++) {
         size_t at = ((p->column + c) / DEVICE_CODES_TILE * p->layout.scales + g) * DEVICE_CODES_TILE + c % DEVICE_CODES_TILE;
-        if (!p->format->scale_of_panel) {
+        if (p->layout.super_size) {
+            float scale = quantised_scale(p->format, &p->layout, p->k, p->panel, g, c);
+            memcpy(scales + at * sizeof scale, &scale, sizeof scale);
+        } else if (!p->format->scale_of_panel) {
             memcpy(scales + at * size, from + c * size, size);
         }
         if (p->format->zero_points) {

@@ -27,7 +27,7 @@ enum {
 };
 
 // The format in which devices hold weights of `format`: codes that their kernels decode, of the same values. UINT4 becomes INT4
-// with zero points of 0, IQ4 becomes INT8.
+// with zero points of 0, IQ4 becomes INT8. Scales with super scales become F32.
 static inline struct expertd_quantised_format device_codes_format(const struct expertd_quantised_format *format) {
     struct expertd_quantised_format held = *format;
     if (format->code == EXPERTD_CODE_UINT4) {
@@ -36,6 +36,7 @@ static inline struct expertd_quantised_format device_codes_format(const struct e
     } else if (format->code == EXPERTD_CODE_IQ4) {
         held.code = EXPERTD_CODE_INT8;
     }
+    held.scale = format->scale == EXPERTD_DTYPE_I8 ? EXPERTD_DTYPE_F32 : format->scale;
     return held;
 }
 

@@ -3,6 +3,7 @@
 // A panel is 64 columns over the whole of K, one stream in the order of its use:
 //   a header of 64 bytes: the global scale (f32); a byte that is 1 if a code of the panel is NaN or Inf, else 0; from byte 8 on the
 //     bitmap of quantised_plain_shift; other bytes 0
+//   with scales of I8, per EXPERTD_SUPER_K k: the super scales of the 64 columns, 128 bytes; with minima, the super scales of those
 //   per scale group along K: its codes; the scales of the 64 columns (scale_of_panel: one scale, in 64 bytes); with zero points, 64
 //     bytes of them; with minima, those of the 64 columns
 // A line of codes is 64 bytes, of 16 columns. Four lines are 64 columns of 8 k of 4 bits, or of 4 k of 8 bits:
@@ -18,11 +19,12 @@
 #include "expertd/kernels/weights.h"
 
 enum {
-    QUANTISED_LINE = 64,      // bytes of a line of codes
-    QUANTISED_COLUMNS = 16,   // its columns
-    QUANTISED_HEADER = 64,    // bytes
-    QUANTISED_SPECIAL_AT = 4, // offset of the NaN/Inf byte in the header
-    QUANTISED_PLAIN_AT = 8,   // offset of the bitmap
+    QUANTISED_LINE = 64,                        // bytes of a line of codes
+    QUANTISED_COLUMNS = 16,                     // its columns
+    QUANTISED_HEADER = 64,                      // bytes
+    QUANTISED_SUPER = 2 * EXPERTD_KERNEL_PANEL, // bytes of the super scales of EXPERTD_SUPER_K k
+    QUANTISED_SPECIAL_AT = 4,                   // offset of the NaN/Inf byte in the header
+    QUANTISED_PLAIN_AT = 8,                     // offset of the bitmap
     QUANTISED_PLAIN_BITS = 8 * (QUANTISED_HEADER - QUANTISED_PLAIN_AT),
 };
 
@@ -48,13 +50,16 @@ static inline unsigned quantised_plain_shift(size_t k) {
 void quantised_mark_special(const struct expertd_quantised_format *format, size_t k, void *panel);
 
 struct quantised_layout {
-    size_t scale_k;    // k of a scale group
-    size_t scales;     // scale groups along K
-    size_t line_k;     // k of a line of codes: 8 or 4
-    size_t codes;      // bytes of a scale group's codes (all scale groups but the last)
-    size_t stride;     // bytes from one scale group's codes to the next one's
-    size_t scale_size; // bytes of a scale group's scales, a multiple of 64
-    size_t zeros_size; // bytes of its zero points or minima, a multiple of 64; 0: none
+    size_t scale_k;      // k of a scale group
+    size_t scales;       // scale groups along K
+    size_t line_k;       // k of a line of codes: 8 or 4
+    size_t codes;        // bytes of a scale group's codes (all scale groups but the last)
+    size_t stride;       // bytes from one scale group's codes to the next one's
+    size_t scale_size;   // bytes of a scale group's scales, a multiple of 64
+    size_t supers;       // bytes of all super scales
+    size_t super_size;   // bytes of those of EXPERTD_SUPER_K k; 0: none
+    size_t super_scales; // scale groups of EXPERTD_SUPER_K k
+    size_t zeros_size;   // bytes of its zero points or minima, a multiple of 64; 0: none
 };
 
 static inline bool code_has_4_bits(enum expertd_weight_code code) {
@@ -79,6 +84,11 @@ static inline struct quantised_layout quantised_layout(const struct expertd_quan
     layout.scale_size = quantised_scale_bytes(format);
     layout.zeros_size = format->minima ? layout.scale_size : format->zero_points ? EXPERTD_KERNEL_PANEL : 0;
     layout.stride = layout.codes + layout.scale_size + layout.zeros_size;
+    if (format->scale == EXPERTD_DTYPE_I8) {
+        layout.super_size = format->minima ? 2 * QUANTISED_SUPER : QUANTISED_SUPER;
+        layout.super_scales = EXPERTD_SUPER_K / layout.scale_k;
+        layout.supers = (k + EXPERTD_SUPER_K - 1) / EXPERTD_SUPER_K * layout.super_size;
+    }
     return layout;
 }
 
@@ -96,7 +106,13 @@ static inline size_t quantised_tile_k(const struct expertd_quantised_format *for
 
 // Byte offsets of scale group g's codes, scales, and zero points or minima from the panel's start.
 static inline size_t quantised_codes_at(const struct quantised_layout *layout, size_t g) {
-    return QUANTISED_HEADER + g * layout->stride;
+    return QUANTISED_HEADER + layout->supers + g * layout->stride;
+}
+
+// The byte offset of the super scales of scale group g, from the panel's start; those of minima follow. The layout has super
+// scales.
+static inline size_t quantised_supers_at(const struct quantised_layout *layout, size_t g) {
+    return QUANTISED_HEADER + g / layout->super_scales * layout->super_size;
 }
 
 static inline size_t quantised_scales_at(const struct quantised_layout *layout, size_t g, size_t k) {

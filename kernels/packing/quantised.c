@@ -19,7 +19,8 @@ static bool is_integer(enum expertd_weight_code code) {
 }
 
 static bool is_scale(enum expertd_dtype dtype) {
-    return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E8M0 || dtype == EXPERTD_DTYPE_F8_E4M3;
+    return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E8M0 || dtype == EXPERTD_DTYPE_F8_E4M3 ||
+           dtype == EXPERTD_DTYPE_I8;
 }
 
 static FALLIBLE check_minima(const struct expertd_quantised_format *format) {
@@ -33,9 +34,30 @@ static FALLIBLE check_minima(const struct expertd_quantised_format *format) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "a format with minima cannot have %s",
                    format->zero_points ? "zero points" : "one scale per panel");
     }
-    if (format->scale != EXPERTD_DTYPE_F32 && format->scale != EXPERTD_DTYPE_F16) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "minima need scales of F32 or F16, but the scales are %s",
+    if (format->scale != EXPERTD_DTYPE_F32 && format->scale != EXPERTD_DTYPE_F16 && format->scale != EXPERTD_DTYPE_I8) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "minima need scales of F32, F16 or I8, but the scales are %s",
                    expertd_dtype_name(format->scale));
+    }
+    return OK;
+}
+
+// Scales of I8, which have super scales.
+static FALLIBLE check_super(const struct expertd_quantised_format *format) {
+    const enum expertd_weight_code code = format->code;
+    if (format->scale != EXPERTD_DTYPE_I8) {
+        return OK;
+    }
+    if (code != EXPERTD_CODE_INT4 && code != EXPERTD_CODE_UINT4 && code != EXPERTD_CODE_IQ4 && code != EXPERTD_CODE_INT8) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale", "%s codes have no scales of I8: only INT4, UINT4, IQ4 and INT8 do",
+                   code_name(code));
+    }
+    if (format->zero_points || format->scale_of_panel) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale", "a format with scales of I8 cannot have %s",
+                   format->zero_points ? "zero points" : "one scale per panel");
+    }
+    if (format->scale_k == 0 || EXPERTD_SUPER_K % format->scale_k != 0) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_k", "a scale of I8 spans %zu k: it must span 16, 32, 64, 128 or 256",
+                   format->scale_k);
     }
     return OK;
 }
@@ -48,7 +70,7 @@ FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) 
     }
     if (!is_scale(format->scale)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale",
-                   "scales of quantised weights are %s: they can be F32, BF16, F16, F8_E8M0 or F8_E4M3",
+                   "scales of quantised weights are %s: they can be F32, BF16, F16, F8_E8M0, F8_E4M3 or I8",
                    expertd_dtype_name(format->scale));
     }
     if ((unsigned)format->global > EXPERTD_GLOBAL_DIVIDE ||
@@ -65,6 +87,7 @@ FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) 
                    "a scale of quantised weights spans %zu k: it must span a multiple of %d, or 0 for the whole of K",
                    format->scale_k, SCALE_K_UNIT);
     }
+    TRY(check_super(format));
     return check_minima(format);
 }
 

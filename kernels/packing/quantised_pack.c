@@ -129,6 +129,20 @@ static void pack_scales(const struct packing *p, const void *from, size_t g, uin
     }
 }
 
+// Packs the super scales of all scale groups, or those of minima; `offset`: from the first of each EXPERTD_SUPER_K k.
+static void pack_supers(const struct packing *p, const void *from, size_t offset) {
+    const struct expertd_quantised_source *source = p->source;
+    const size_t columns = panel_columns(p), size = sizeof(uint16_t);
+    uint8_t *to = p->panel + QUANTISED_HEADER + offset;
+    for (size_t i = 0; i * EXPERTD_SUPER_K < p->k; i++, to += p->layout.super_size) {
+        memset(to, 0, QUANTISED_SUPER);
+        for (size_t c = 0; c < columns; c++) {
+            const size_t at = (p->column + c) * source->super_n_stride + i * source->super_g_stride;
+            memcpy(to + c * size, (const uint8_t *)from + at * size, size);
+        }
+    }
+}
+
 static void pack_group_scales(const struct packing *p, size_t g) {
     pack_scales(p, p->source->scales, g, p->panel + quantised_scales_at(&p->layout, g, p->k));
     if (p->format->minima) {
@@ -185,6 +199,12 @@ void quantised_mark_special(const struct expertd_quantised_format *format, size_
 static FALLIBLE pack_panel(const struct packing *p) {
     memset(p->panel, 0, QUANTISED_HEADER);
     memcpy(p->panel, &p->source->global, sizeof p->source->global);
+    if (p->layout.super_size) {
+        pack_supers(p, p->source->super_scales, 0);
+    }
+    if (p->layout.super_size && p->format->minima) {
+        pack_supers(p, p->source->super_minima, QUANTISED_SUPER);
+    }
     pack_codes(p);
     quantised_mark_special(p->format, p->k, p->panel);
     for (size_t g = 0; g < p->layout.scales; g++) {
@@ -238,6 +258,14 @@ static FALLIBLE check_scales(const struct expertd_quantised_source *source, cons
     if (format->minima != (source->minima != NULL)) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "the format has %sminima, but the source has %s", format->minima ? "" : "no ",
                    format->minima ? "none" : "some");
+    }
+    const bool supers = format->scale == EXPERTD_DTYPE_I8;
+    if (supers != (source->super_scales != NULL) || (supers && format->minima) != (source->super_minima != NULL)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "super_scales",
+                   "super scales go with scales of I8, and those of minima with minima: the source has %s",
+                   source->super_scales   ? source->super_minima ? "both" : "those of scales"
+                   : source->super_minima ? "those of minima"
+                                          : "none");
     }
     if (source->scale_columns == 0) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_columns", "a scale spans 0 columns: it must span at least 1");

@@ -92,10 +92,10 @@ static float dot(const struct expertd_quantised_format *format, const void *grou
         const char *row = (const char *)x + g * layout.scale_k * expertd_dtype_size(dtype);
         float partial = dtype == EXPERTD_DTYPE_F32 ? partial_f32(&column, (const float *)row)
                                                    : PARTIALS[arithmetic](&column, (const uint16_t *)row);
-        float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, k), column.index);
+        float scale = quantised_scale(format, &layout, k, panel, g, column.index);
         sum = __builtin_fmaf(partial, scale, sum);
         if (format->minima) {
-            float minimum = quantised_minimum(format, panel + quantised_zeros_at(&layout, g, k), column.index);
+            float minimum = quantised_minimum(format, &layout, k, panel, g, column.index);
             sum = __builtin_fmaf(-sum_of_row(dtype, row, column.depth), minimum, sum);
         }
     }

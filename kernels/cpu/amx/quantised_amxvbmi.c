@@ -178,9 +178,10 @@ static void decode_step(const struct tiles_call *c, const struct step_position *
 // Widens the scales, and the minima if there are any, to entry `slot`.
 static void widen_scale(const struct tiles_call *c, const struct step_position *at, size_t slot) {
     const uint8_t *stored = stored_scales(c, at);
-    panel_scales_to(c->format, stored, c->global, c->factors[slot]);
+    const size_t g = at->step / c->scale_steps;
+    group_scales_to(c->format, &c->layout, c->panel, g, stored, c->global, c->factors[slot]);
     if (c->format->minima) {
-        panel_scales_to(c->format, stored + c->layout.scale_size, c->global, c->minima[slot]);
+        group_minima_to(c->format, &c->layout, c->panel, g, stored, c->minima[slot]);
     }
 }
 

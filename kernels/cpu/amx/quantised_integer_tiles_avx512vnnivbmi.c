@@ -183,7 +183,8 @@ static __attribute__((noinline)) bool multiply(struct call *c) {
 }
 
 static bool takes(const struct expertd_quantised_format *format, const struct quantised_layout *layout, size_t k) {
-    return format->code == EXPERTD_CODE_INT4 && layout->scale_k > TILE_K / 2 && layout->scale_k <= TILE_SCALE_K && k > 0;
+    return format->code == EXPERTD_CODE_INT4 && !layout->super_size && layout->scale_k > TILE_K / 2 &&
+           layout->scale_k <= TILE_SCALE_K && k > 0;
 }
 
 size_t amx_integer_rows(const struct expertd_quantised_format *format, size_t k) {

@@ -44,6 +44,11 @@ static bool divisor_is_flushed(const struct expertd_quantised_format *format, co
     return format->global == EXPERTD_GLOBAL_DIVIDE && (bits & 0x7fffffffu) - 1 < 0x007fffffu; // subnormal, and not 0
 }
 
+// Vector v of scales of I8 times their super scales; supers: NULL if there are none.
+PANEL_INLINE vec scaled_by_super(vec scale, const uint8_t *supers, size_t v) {
+    return supers ? vec_mul(scale, vec_scale(EXPERTD_DTYPE_F16, supers + v * LANES * sizeof(uint16_t))) : scale;
+}
+
 // The chunk's scales as f32. False if one is below 2^-126, or the divisor is: the flush would take it for 0.
 static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_row *out) {
     const struct expertd_quantised_format *format = c->format;
@@ -51,9 +56,10 @@ static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_
     size_t size = expertd_dtype_size(format->scale);
     vec global = vec_broadcast((const float *)panel), least = vec_huge();
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
+        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k), *supers = chunk_supers(c, s);
         for (size_t v = 0; v < COLUMN_VECS; v++) {
-            vec scale = vec_scale(format->scale, scales + (format->scale_of_panel ? 0 : v * LANES * size));
+            vec scale =
+                scaled_by_super(vec_scale(format->scale, scales + (format->scale_of_panel ? 0 : v * LANES * size)), supers, v);
             if (format->global != EXPERTD_GLOBAL_NONE) {
                 scale = format->global == EXPERTD_GLOBAL_MULTIPLY ? vec_mul(scale, global) : vec_div(scale, global);
             }
@@ -104,9 +110,10 @@ static __attribute__((noinline)) void close_row_minima(const struct chunk *c, si
                                                        const panel_row *partials, const float *minus, float *sums) {
     const size_t size = expertd_dtype_size(c->format->scale);
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *minima = chunk_minima(c, s);
+        const uint8_t *minima = chunk_minima(c, s), *supers = c->layout.super_size ? chunk_supers(c, s) + QUANTISED_SUPER : NULL;
         PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
             vec sum = vec_load(sums + v * LANES), minimum = vec_scale(c->format->scale, minima + v * LANES * size);
+            minimum = scaled_by_super(minimum, supers, v);
             sum = vec_fma(vec_load(&partials[s * rows][v * LANES]), vec_load(&scale[s][v * LANES]), sum);
             vec_store(sums + v * LANES, vec_fma(vec_broadcast(&minus[s]), minimum, sum));
         }

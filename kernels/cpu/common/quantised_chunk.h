@@ -79,6 +79,11 @@ static inline const uint8_t *chunk_minima(const struct chunk *c, size_t scale) {
                              : NULL;
 }
 
+// The super scales of the chunk's scale-th scale group, followed by those of minima; NULL if there are none.
+static inline const uint8_t *chunk_supers(const struct chunk *c, size_t scale) {
+    return c->layout.super_size ? (const uint8_t *)c->args->panel + quantised_supers_at(&c->layout, c->scale + scale) : NULL;
+}
+
 // How many k of the chunk's scale-th scale group are in the chunk.
 static inline size_t chunk_depth(const struct chunk *c, size_t scale) {
     size_t before = scale * c->layout.scale_k;

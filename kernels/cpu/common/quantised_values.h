@@ -45,27 +45,38 @@ static inline float quantised_value(enum expertd_weight_code code, const uint8_t
     }
 }
 
-// A column's scale in one scale group: the block's scale times or divided by the panel's global scale, rounded once.
-static inline float quantised_scale(const struct expertd_quantised_format *format, const uint8_t *panel, const uint8_t *scales,
-                                    size_t column) {
-    size_t size = expertd_dtype_size(format->scale);
-    const uint8_t *at = scales + (format->scale_of_panel ? 0 : column * size);
-    float scale, global;
-    if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
+// Element `column` of `values` times, where they are I8, its super scale, which is exact.
+static inline float quantised_stored_scale(enum expertd_dtype dtype, const uint8_t *values, const uint8_t *supers, size_t column) {
+    float value, super;
+    const uint8_t *at = values + column * expertd_dtype_size(dtype);
+    if (dtype == EXPERTD_DTYPE_F8_E8M0) {
         return f32_from_e8m0(*at);
     }
-    expertd_dtype_widen(format->scale, at, 1, &scale);
+    if (dtype == EXPERTD_DTYPE_I8) {
+        expertd_dtype_widen(EXPERTD_DTYPE_F16, supers + column * sizeof(uint16_t), 1, &super);
+        return (float)(int8_t)*at * super;
+    }
+    expertd_dtype_widen(dtype, at, 1, &value);
+    return value;
+}
+
+// A column's scale in scale group g of a panel of k: the block's scale times or divided by the panel's global scale, rounded once.
+static inline float quantised_scale(const struct expertd_quantised_format *format, const struct quantised_layout *layout, size_t k,
+                                    const uint8_t *panel, size_t g, size_t column) {
+    const uint8_t *supers = layout->super_size ? panel + quantised_supers_at(layout, g) : NULL;
+    float global, scale = quantised_stored_scale(format->scale, panel + quantised_scales_at(layout, g, k), supers,
+                                                 format->scale_of_panel ? 0 : column);
     memcpy(&global, panel, sizeof global);
     return format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                      : scale;
 }
 
-// A column's minimum in one scale group.
-static inline float quantised_minimum(const struct expertd_quantised_format *format, const uint8_t *minima, size_t column) {
-    float minimum;
-    expertd_dtype_widen(format->scale, minima + column * expertd_dtype_size(format->scale), 1, &minimum);
-    return minimum;
+// A column's minimum in scale group g.
+static inline float quantised_minimum(const struct expertd_quantised_format *format, const struct quantised_layout *layout,
+                                      size_t k, const uint8_t *panel, size_t g, size_t column) {
+    const uint8_t *supers = layout->super_size ? panel + quantised_supers_at(layout, g) + QUANTISED_SUPER : NULL;
+    return quantised_stored_scale(format->scale, panel + quantised_zeros_at(layout, g, k), supers, column);
 }
 
 #endif

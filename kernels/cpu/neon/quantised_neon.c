@@ -81,6 +81,10 @@ static inline vec vec_scale(enum expertd_dtype dtype, const uint8_t *p) {
         return vcvt_f32_f16(vreinterpret_f16_u16(half));
     case EXPERTD_DTYPE_F8_E8M0:
         return scale_e8m0(p);
+    case EXPERTD_DTYPE_I8: {
+        uint32x4_t high = vshlq_n_u32(load_bytes(p), 24);
+        return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(high), 24));
+    }
     default:
         return scale_e4m3(p);
     }

@@ -110,13 +110,12 @@ static void multiply(const struct panel_args *args, const struct expertd_quantis
         for (size_t g = 0; g < layout.scales; g++) {
             float partials[KERNEL_CALL_ROWS] = {0};
             sum_scale_group(args, format, &layout, c, g, kind, partials);
-            float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, args->k), c);
+            float scale = quantised_scale(format, &layout, args->k, panel, g, c);
             for (size_t r = 0; r < args->rows; r++) {
                 sums[r] = __builtin_fmaf(partials[r], scale, sums[r]);
             }
             if (format->minima) {
-                const uint8_t *minima = panel + quantised_zeros_at(&layout, g, args->k);
-                subtract_minimum(args, &layout, g, kind, quantised_minimum(format, minima, c), sums);
+                subtract_minimum(args, &layout, g, kind, quantised_minimum(format, &layout, args->k, panel, g, c), sums);
             }
         }
         for (size_t r = 0; r < args->rows; r++) {

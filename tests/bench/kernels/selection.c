@@ -20,18 +20,23 @@ static const struct expertd_quantised_format NVFP4 = {
 static const struct expertd_quantised_format INT4_32 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 32};
 static const struct expertd_quantised_format INT4_128 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
 static const struct expertd_quantised_format INT8_128 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
-static const struct expertd_quantised_format INT4_16 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F32, .scale_k = 16};
-static const struct expertd_quantised_format INT8_16 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .scale_k = 16};
-static const struct expertd_quantised_format INT8_32 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .scale_k = 32};
-static const struct expertd_quantised_format INT8_32_MIN = {
-    .code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32};
-static const struct expertd_quantised_format UINT4_16_MIN = {
-    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 16};
-static const struct expertd_quantised_format UINT4_32_MIN = {
-    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32};
-static const struct expertd_quantised_format UINT4_32_MIN16 = {
-    .code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F16, .minima = true, .scale_k = 32};
-static const struct expertd_quantised_format IQ4_32 = {.code = EXPERTD_CODE_IQ4, .scale = EXPERTD_DTYPE_F32, .scale_k = 32};
+
+// GGUF's block types.
+#define GGUF(name, code_, scale_, minima_, scale_k_)                                                                               \
+    static const struct expertd_quantised_format name = {                                                                          \
+        .code = EXPERTD_CODE_##code_, .scale = EXPERTD_DTYPE_##scale_, .minima = minima_, .scale_k = scale_k_}
+GGUF(Q8_0, INT8, F16, false, 32);
+GGUF(Q4_0, INT4, F16, false, 32);
+GGUF(Q4_1, UINT4, F16, true, 32);
+GGUF(Q5_1, INT8, F16, true, 32);
+GGUF(Q2_K, UINT4, I8, true, 16);
+GGUF(Q3_K, INT4, I8, false, 16);
+GGUF(Q4_K, UINT4, I8, true, 32);
+GGUF(Q5_K, INT8, I8, true, 32);
+GGUF(Q6_K, INT8, I8, false, 16);
+GGUF(IQ4_NL, IQ4, F16, false, 32);
+GGUF(IQ4_XS, IQ4, I8, false, 32);
+GGUF(UINT4_32_MIN, UINT4, F32, true, 32); // Q4_K with its scales multiplied out
 
 static const struct bench_dtype DTYPES[] = {
     {"bf16", EXPERTD_DTYPE_BF16, NULL, false, EXPERTD_DTYPE_BF16, EXPERTD_GEMM_UNSCALED},
@@ -46,14 +51,18 @@ static const struct bench_dtype DTYPES[] = {
     {"int4-32", EXPERTD_DTYPE_BF16, &INT4_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
     {"int4-128", EXPERTD_DTYPE_BF16, &INT4_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
     {"int8-128", EXPERTD_DTYPE_BF16, &INT8_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
-    {"int4-16", EXPERTD_DTYPE_BF16, &INT4_16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // GGUF's Q3_K
-    {"int8-16", EXPERTD_DTYPE_BF16, &INT8_16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // Q6_K
-    {"int8-32", EXPERTD_DTYPE_BF16, &INT8_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},               // Q8_0, Q5_0
-    {"int8-32-min", EXPERTD_DTYPE_BF16, &INT8_32_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},       // Q5_K
-    {"uint4-16-min", EXPERTD_DTYPE_BF16, &UINT4_16_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},     // Q2_K
-    {"uint4-32-min", EXPERTD_DTYPE_BF16, &UINT4_32_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},     // Q4_K
-    {"uint4-32-min16", EXPERTD_DTYPE_BF16, &UINT4_32_MIN16, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED}, // Q4_1
-    {"iq4-32", EXPERTD_DTYPE_BF16, &IQ4_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},                 // IQ4_XS
+    {"q8_0", EXPERTD_DTYPE_BF16, &Q8_0, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q4_0", EXPERTD_DTYPE_BF16, &Q4_0, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q4_1", EXPERTD_DTYPE_BF16, &Q4_1, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q5_1", EXPERTD_DTYPE_BF16, &Q5_1, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q2_k", EXPERTD_DTYPE_BF16, &Q2_K, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q3_k", EXPERTD_DTYPE_BF16, &Q3_K, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q4_k", EXPERTD_DTYPE_BF16, &Q4_K, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q5_k", EXPERTD_DTYPE_BF16, &Q5_K, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"q6_k", EXPERTD_DTYPE_BF16, &Q6_K, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"iq4_nl", EXPERTD_DTYPE_BF16, &IQ4_NL, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"iq4_xs", EXPERTD_DTYPE_BF16, &IQ4_XS, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"uint4-32-min", EXPERTD_DTYPE_BF16, &UINT4_32_MIN, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
 };
 enum { DTYPE_ROWS = sizeof DTYPES / sizeof *DTYPES };
 

@@ -141,6 +141,8 @@ REFUSED = {
         lambda: {name: array for name, array in tensors().items() if "up_proj" not in name},
         "tensor model.layers.0.mlp.experts.0.up_proj.weight is missing"),
     "an adapter": (lambda: tensors(**{"mlp.experts.1.up_proj.lora_A.weight": ONE}), "lora_A", "merge the adapter"),
+    "weights below an adapter": (lambda: renamed("_proj.weight", "_proj.base_layer.weight"),
+                                 "mlp.experts.0.gate_proj.base_layer.weight", "merge the adapter"),
     "a factor of the input": (lambda: tensors(**{"mlp.experts.1.up_proj.pre_quant_scale": ONE}), "pre_quant_scale",
                               "a factor of the matrix's input"),
     "a scale without codes": (lambda: tensors(**{"mlp.experts.1.up_proj.weight_scale": ONE}), "mlp.experts.1.up_proj.weight_scale",

@@ -41,6 +41,12 @@ static const struct expertd_quantised_format FORMATS[] = {
     {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, true, false, 272},         //
     {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 16},         // Q6_K
     {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 32},          // IQ4_XS
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, true, false, 32},          // Q4_K with its own scales
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, true, false, 16},          // Q2_K
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 16},          // Q3_K
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, true, false, 32},           // Q5_K
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 16},          // Q6_K
+    {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 128},          //
     {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, false, false, 128},         //
 };
 
@@ -49,8 +55,8 @@ struct quantised_case {
     size_t k, n;
     size_t scales; // scale groups along K
     struct expertd_quantised_source source;
-    uint8_t *codes, *zeros, *scale_bytes, *minima_bytes;
-    void *packed; // expertd_quantised_group_bytes
+    uint8_t *codes, *zeros, *scale_bytes, *minima_bytes, *supers; // supers: F16, of scales, then of minima
+    void *packed;                                                 // expertd_quantised_group_bytes
 };
 
 static inline int format_has_4_bits(const struct expertd_quantised_format *format) {
@@ -69,6 +75,8 @@ static inline void random_scale(struct random *random, enum expertd_dtype dtype,
     } else if (dtype == EXPERTD_DTYPE_F16) {
         uint16_t half = any ? (uint16_t)random_next(random) : (uint16_t)((random_next(random) & 0x83ff) | (near ? 0x3800 : 0));
         memcpy(out, &half, 2);
+    } else if (dtype == EXPERTD_DTYPE_I8) {
+        *out = (uint8_t)random_next(random);
     } else if (dtype == EXPERTD_DTYPE_F8_E8M0) {
         *out = (uint8_t)(near ? 120 + random_below(random, 12) : any ? random_below(random, 256) : random_below(random, 4));
     } else {
@@ -121,6 +129,11 @@ static inline void quantised_case_init(struct quantised_case *c, const struct ex
     for (size_t i = 0; format->minima && i < rows * c->scales; i++) {
         random_scale(random, format->scale, values, c->minima_bytes + i * size);
     }
+    const size_t supers = format->scale == EXPERTD_DTYPE_I8 ? (k + EXPERTD_SUPER_K - 1) / EXPERTD_SUPER_K : 0;
+    c->supers = test_alloc(2 * n * supers * sizeof(uint16_t) + 1);
+    for (size_t i = 0; i < 2 * n * supers; i++) {
+        random_scale(random, EXPERTD_DTYPE_F16, values, c->supers + i * sizeof(uint16_t));
+    }
     c->source = (struct expertd_quantised_source){
         .codes = plain_codes(c->codes, k, bits),
         .scales = c->scale_bytes,
@@ -128,6 +141,10 @@ static inline void quantised_case_init(struct quantised_case *c, const struct ex
         .scale_n_stride = c->scales,
         .scale_g_stride = 1,
         .minima = format->minima ? c->minima_bytes : NULL,
+        .super_scales = format->scale == EXPERTD_DTYPE_I8 ? c->supers : NULL,
+        .super_minima = format->scale == EXPERTD_DTYPE_I8 && format->minima ? c->supers + n * supers * sizeof(uint16_t) : NULL,
+        .super_n_stride = supers,
+        .super_g_stride = 1,
         .global = values == VALUES_PLAIN ? 0.0117f : GLOBALS[random_below(random, COUNT_OF(GLOBALS))],
     };
     if (format->zero_points) {
@@ -186,7 +203,7 @@ static inline void quantised_panels(const struct quantised_case *c, size_t first
 }
 
 static inline void quantised_case_deinit(struct quantised_case *c) {
-    free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->minima_bytes), free(c->packed);
+    free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->minima_bytes), free(c->supers), free(c->packed);
 }
 
 // Makes all 8-bit floats normal except a few: 0 and the greatest subnormal, at the first and the last k, at the borders of spans

@@ -127,6 +127,19 @@ static inline bool widen_scales_e8m0(const struct chunk *c, const struct scale_o
     return true;
 }
 
+// I8 times the super scales, which are `super` bytes behind the first of their EXPERTD_SUPER_K k.
+static inline void widen_scales_i8(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel, size_t super,
+                                   panel_row *out) {
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *scales = panel + scale_offset(c, at, s),
+                      *supers = panel + quantised_supers_at(&c->layout, c->scale + s) + super;
+        PANEL_UNROLL for (size_t v = 0; v < EXPERTD_KERNEL_PANEL; v += LANES) {
+            __m256 factor = scale_widen(EXPERTD_DTYPE_F16, supers + v * sizeof(uint16_t));
+            _mm256_store_ps(&out[s][v], _mm256_mul_ps(scale_widen(EXPERTD_DTYPE_I8, scales + v), factor));
+        }
+    }
+}
+
 PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_offsets *at, const uint8_t *panel,
                                enum expertd_dtype dtype, panel_row *out) {
     if (dtype == EXPERTD_DTYPE_F8_E8M0 && widen_scales_e8m0(c, at, panel, out)) {
@@ -158,6 +171,9 @@ static inline void chunk_scales(const struct chunk *c, const struct scale_offset
     case EXPERTD_DTYPE_F8_E8M0:
         widen_scales(c, at, panel, EXPERTD_DTYPE_F8_E8M0, out);
         return;
+    case EXPERTD_DTYPE_I8:
+        widen_scales_i8(c, at, panel, 0, out);
+        return;
     default:
         widen_scales(c, at, panel, EXPERTD_DTYPE_F8_E4M3, out);
         return;
@@ -169,6 +185,8 @@ static inline void widen_minima(const struct chunk *c, const struct scale_offset
     const struct scale_offsets at = {scales->first + c->layout.scale_size, scales->last + c->layout.scale_size};
     if (c->format->scale == EXPERTD_DTYPE_F32) {
         widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, out);
+    } else if (c->format->scale == EXPERTD_DTYPE_I8) {
+        widen_scales_i8(c, &at, panel, QUANTISED_SUPER, out);
     } else {
         widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, out);
     }

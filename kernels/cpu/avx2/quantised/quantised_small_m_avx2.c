@@ -128,10 +128,10 @@ static void prepare_all(const struct small_m_work *work) {
 static const uint8_t *chunk_ahead(const struct small_m_work *work, const struct chunk *c, size_t panel, size_t count,
                                   const uint8_t *codes) {
     if (c->k + c->depth == work->args.k && panel + count < work->count) {
-        return (const uint8_t *)work->panels[panel + count] + QUANTISED_HEADER;
+        return (const uint8_t *)work->panels[panel + count] + quantised_codes_at(&c->layout, 0);
     }
     if (c->k + c->depth == work->args.k && work->next) {
-        return (const uint8_t *)work->next[panel + count - work->count] + QUANTISED_HEADER;
+        return (const uint8_t *)work->next[panel + count - work->count] + quantised_codes_at(&c->layout, 0);
     }
     return codes + (c->ends ? c->scales * c->layout.stride : quantised_code_bytes(&c->layout, c->depth));
 }

@@ -58,7 +58,7 @@ static inline bool scales_e4m3_nan(const uint8_t *p) {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(twice, _mm256_set1_epi8((char)0xfe))) != 0;
 }
 
-// 8 scales of a dtype, without the global scale.
+// 8 scales of a dtype, without the global scale or super scales.
 static inline __m256 scale_widen(enum expertd_dtype dtype, const uint8_t *p) {
     switch (dtype) {
     case EXPERTD_DTYPE_F32:
@@ -69,6 +69,8 @@ static inline __m256 scale_widen(enum expertd_dtype dtype, const uint8_t *p) {
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
     case EXPERTD_DTYPE_F8_E8M0:
         return scale_e8m0(p);
+    case EXPERTD_DTYPE_I8:
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
     default:
         return scale_e4m3(p);
     }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/avx512/quantised/code_tables_avx512.h"
 #include "kernels/cpu/avx512/quantised/scales_avx512.h"
 #include "kernels/cpu/backend/backends.h"
+#include "kernels/layout/quantised_layout.h"
 
 enum { PANEL_SCALES = 16, PANEL_SCALES_VECS = EXPERTD_KERNEL_PANEL / PANEL_SCALES };
 
@@ -78,6 +79,41 @@ PANEL_INLINE void panel_scales_to(const struct expertd_quantised_format *format,
     panel_scales(format, scales, global, factors);
     PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
         _mm512_store_ps(to + v * PANEL_SCALES, factors[v]);
+    }
+}
+
+// Scales of I8 times their super scales, exactly.
+PANEL_INLINE void panel_scales_super(const uint8_t *scales, const uint8_t *supers, __m512 *to) {
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        to[v] = _mm512_mul_ps(scale_i8(scales + v * PANEL_SCALES), scale_f16(supers + 2 * v * PANEL_SCALES));
+    }
+}
+
+// The scales of scale group g of a panel, stored at `stored`; with super scales, times these.
+PANEL_INLINE void group_scales_to(const struct expertd_quantised_format *format, const struct quantised_layout *layout,
+                                  const uint8_t *panel, size_t g, const uint8_t *stored, __m512 global, float *to) {
+    __m512 factors[PANEL_SCALES_VECS];
+    if (layout->super_size) {
+        panel_scales_super(stored, panel + quantised_supers_at(layout, g), factors);
+    } else {
+        panel_scales(format, stored, global, factors);
+    }
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        _mm512_store_ps(to + v * PANEL_SCALES, factors[v]);
+    }
+}
+
+// The same for the minima, which follow the scales at `stored`.
+PANEL_INLINE void group_minima_to(const struct expertd_quantised_format *format, const struct quantised_layout *layout,
+                                  const uint8_t *panel, size_t g, const uint8_t *stored, float *to) {
+    __m512 minima[PANEL_SCALES_VECS];
+    if (layout->super_size) {
+        panel_scales_super(stored + layout->scale_size, panel + quantised_supers_at(layout, g) + QUANTISED_SUPER, minima);
+    } else {
+        panel_scales(format, stored + layout->scale_size, _mm512_set1_ps(1.0f), minima);
+    }
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        _mm512_store_ps(to + v * PANEL_SCALES, minima[v]);
     }
 }
 

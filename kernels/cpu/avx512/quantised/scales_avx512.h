@@ -16,6 +16,10 @@ static inline __attribute__((always_inline)) __m512 scale_f16(const uint8_t *p) 
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+static inline __attribute__((always_inline)) __m512 scale_i8(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
 // 2^(code - 127). Code 0 gives the subnormal 2^-127. Code 255 has Inf's exponent; the carry of 255 + 1 sets a mantissa bit, which
 // makes it NaN. No comparison, because Zen 4 makes masks on the ports of the products.
 static inline __attribute__((always_inline)) __m512 scale_e8m0(const uint8_t *p) {
@@ -49,6 +53,8 @@ static inline __attribute__((always_inline)) __m512 vec_scale(enum expertd_dtype
         return scale_f16(p);
     case EXPERTD_DTYPE_F8_E8M0:
         return scale_e8m0(p);
+    case EXPERTD_DTYPE_I8:
+        return scale_i8(p);
     default:
         return scale_e4m3(p);
     }

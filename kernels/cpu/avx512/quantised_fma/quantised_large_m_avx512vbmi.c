@@ -223,9 +223,9 @@ static void widen_scales(const struct large_m_work *work, const struct chunk *c)
     const __m512 global = panel_global(work->format, panel);
     for (size_t s = 0; c->ends && s < c->scales; s++) {
         const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
-        panel_scales_to(work->format, scales, global, work->scratch->factors[s]);
+        group_scales_to(work->format, &c->layout, panel, c->scale + s, scales, global, work->scratch->factors[s]);
         if (work->format->minima) {
-            panel_scales_to(work->format, scales + c->layout.scale_size, global, work->scratch->minima[s]);
+            group_minima_to(work->format, &c->layout, panel, c->scale + s, scales, work->scratch->minima[s]);
         }
     }
 }

@@ -38,7 +38,9 @@ struct small_m_args {
     size_t step_lines;      // amx_order: lines of one step of K
     bool starts, ends;      // of a scale group; else partial sums are read from `partials`, or left there
     const float *x;         // [k / FMA_ROW_UNIT][rows][FMA_ROW_UNIT], times row_factors; +0 past K
-    const float *minus;     // with minima: -(the sum of each row over each scale group), rows minus_stride apart; NULL: no minima
+    const struct quantised_layout *layout;
+    size_t first;       // index of the first scale group in the panel
+    const float *minus; // with minima: -(the sum of each row over each scale group), rows minus_stride apart; NULL: no minima
     size_t minus_stride;
     float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum) for each group
 };

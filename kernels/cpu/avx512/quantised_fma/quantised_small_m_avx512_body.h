@@ -180,8 +180,11 @@ PANEL_INLINE void small_m_close(const struct small_m_args *a, struct small_m_sha
 // With minima, after small_m_close: sum = fma(minus, minimum, sum).
 PANEL_INLINE void small_m_subtract(const struct small_m_args *a, struct small_m_shape shape, const struct piece *p, size_t block) {
     const size_t vector_bytes = a->scale_bytes / LINES;
+    const uint8_t *supers =
+        a->layout->super_size ? a->panel + quantised_supers_at(a->layout, a->first + p->scale) + QUANTISED_SUPER : NULL;
     PANEL_UNROLL for (size_t j = 0; j < shape.blocks; j++) {
-        const __m512 minimum = vec_scale(a->format->scale, p->stored + a->scale_bytes + (block + j) * vector_bytes);
+        __m512 minimum = vec_scale(a->format->scale, p->stored + a->scale_bytes + (block + j) * vector_bytes);
+        minimum = supers ? _mm512_mul_ps(minimum, scale_f16(supers + 2 * (block + j) * LANES)) : minimum;
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             float *sum = a->sums + r * KERNEL_SUMS + (block + j) * LANES;
             const __m512 minus = _mm512_set1_ps(a->minus[r * a->minus_stride + p->scale]);
@@ -209,7 +212,7 @@ PANEL_INLINE void small_m_columns(const struct small_m_args *a, struct small_m_s
     }
     if (p->ends) {
         if (block == 0) {
-            panel_scales_to(a->format, p->stored, global, factors);
+            group_scales_to(a->format, a->layout, a->panel, a->first + p->scale, p->stored, global, factors);
         }
         small_m_close(a, shape, block, factors, sums.partial);
         if (a->minus) {

@@ -84,6 +84,8 @@ static void multiply_chunk(const struct small_m_work *work, const struct chunk *
         .starts = c->starts,
         .ends = c->ends,
         .x = work->widened->x,
+        .layout = &c->layout,
+        .first = c->scale,
         .minus = c->format->minima ? work->widened->minus : NULL,
         .minus_stride = work->widened->minus_stride,
         .partials = work->partials + panel * EXPERTD_KERNEL_PANEL,

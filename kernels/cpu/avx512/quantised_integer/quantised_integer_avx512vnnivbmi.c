@@ -161,7 +161,8 @@ static __attribute__((noinline)) bool multiply(struct call *c) {
 
 static bool is_supported(const struct expertd_quantised_format *format, const struct quantised_layout *layout, size_t k) {
     const bool code = format->code == EXPERTD_CODE_E2M1 || format->code == EXPERTD_CODE_INT4;
-    return code && (layout->scale_k == VNNI_SCALE_K || layout->scale_k == VNNI_SCALE_K / 2) && k > 0 && k % layout->scale_k == 0;
+    return code && !layout->super_size && (layout->scale_k == VNNI_SCALE_K || layout->scale_k == VNNI_SCALE_K / 2) && k > 0 &&
+           k % layout->scale_k == 0;
 }
 
 size_t avx512vnni_integer_rows(const struct expertd_quantised_format *format, size_t k) {

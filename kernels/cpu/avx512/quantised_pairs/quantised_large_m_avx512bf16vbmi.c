@@ -41,6 +41,7 @@ _Static_assert(LARGE_M_ONE_TILE_K / 2 * PAIRS_X_SMALL_M <= PAIRS_PART / TILE_ROW
 
 struct large_m {
     const struct macrokernel_args *macro;
+    size_t panel_k; // see pairs_large_m
     const struct expertd_quantised_format *format;
     const struct pairs_decoder *decoder;
     enum pairs_pace pace;
@@ -150,11 +151,12 @@ static const uint8_t *stored_scales(const struct large_m *m, const struct chunk 
     return (const uint8_t *)m->args.panel + quantised_scales_at(&c->layout, c->scale + scale, m->args.k);
 }
 
-static void widen_scale(const struct large_m *m, const uint8_t *stored, __m512 global, float *to) {
+static void widen_scale(const struct large_m *m, const struct chunk *c, size_t s, const uint8_t *stored, __m512 global) {
+    float *to = m->factors[s];
     if (m->powers) {
         panel_exponents_to(stored, to);
     } else {
-        panel_scales_to(m->format, stored, global, to);
+        group_scales_to(m->format, &c->layout, m->args.panel, c->scale + s, stored, global, to);
     }
 }
 
@@ -162,26 +164,26 @@ static void widen_scales(const struct large_m *m, const struct chunk *c) {
     const __m512 global = panel_global(m->format, m->args.panel);
     const uint8_t *stored = stored_scales(m, c, 0); // all scale groups but the last have the same stride
     for (size_t s = 0; s + 1 < c->scales; s++, stored += c->layout.stride) {
-        widen_scale(m, stored, global, m->factors[s]);
+        widen_scale(m, c, s, stored, global);
     }
-    widen_scale(m, stored_scales(m, c, c->scales - 1), global, m->factors[c->scales - 1]);
+    widen_scale(m, c, c->scales - 1, stored_scales(m, c, c->scales - 1), global);
 }
 
 static void widen_minima(const struct large_m *m, const struct chunk *c) {
     for (size_t s = 0; s < c->scales; s++) {
-        panel_scales_to(m->format, chunk_minima(c, s), _mm512_set1_ps(1.0f), m->minima[s]);
+        group_minima_to(m->format, &c->layout, m->args.panel, c->scale + s, stored_scales(m, c, s), m->minima[s]);
     }
 }
 
 // A single tile widens scales where it closes partial sums, since storing them first costs more; but E4M3 scales are looked up 64
-// at a time.
+// at a time, and tiles know no super scales.
 static void set_scales(const struct large_m *m, const struct chunk *c, struct pairs_tile *tile) {
     tile->powers = m->powers;
     if (m->format->minima) {
         tile->minima = (const panel_row *)m->minima;
         widen_minima(m, c);
     }
-    if (m->args.rows > PAIRS_X_SMALL_M || m->format->scale == EXPERTD_DTYPE_F8_E4M3) {
+    if (m->args.rows > PAIRS_X_SMALL_M || m->format->scale == EXPERTD_DTYPE_F8_E4M3 || c->layout.super_size) {
         tile->factors = (const panel_row *)m->factors;
         widen_scales(m, c);
         return;
@@ -266,6 +268,7 @@ static void multiply_block(struct large_m *m, const struct chunk *c, size_t pane
 
 static void large_m_rows(struct large_m *m) {
     struct chunk c = {.args = &m->args, .format = m->format, .layout = quantised_layout(m->format, m->macro->k)};
+    c.layout.supers = quantised_layout(m->format, m->panel_k).supers; // decides where the codes begin
     while (chunk_next(&c, m->block)) {
         transpose_block(m, &c);
         for (size_t p = 0; p < m->macro->count; p++) {
@@ -299,11 +302,12 @@ static void place_minima(struct large_m *m) {
     m->minus_stride = m->all_k ? quantised_layout(m->format, m->args.k).scales : m->block / 16;
 }
 
-void pairs_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, size_t scratch_bytes,
-                   enum pairs_pace pace, bool powers) {
+void pairs_large_m(const struct macrokernel_args *macro, size_t panel_k, const struct expertd_quantised_format *format,
+                   size_t scratch_bytes, enum pairs_pace pace, bool powers) {
     char *scratch = macro->scratch;
     struct large_m m = {
         .macro = macro,
+        .panel_k = panel_k,
         .format = format,
         .decoder = pairs_decoder_of(format),
         .pace = pace,

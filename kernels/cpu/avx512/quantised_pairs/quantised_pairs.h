@@ -26,6 +26,8 @@ struct pairs_scales {
     const uint8_t *codes;   // of the first scale group
     size_t scales, stride;  // stride: bytes from one scale group's codes to the next one's
     size_t scale_k, last_k; // k of each scale group but the last, and of the last
+    const uint8_t *supers;  // super scales of the first scale group, which is the first of its EXPERTD_SUPER_K k; NULL: none
+    size_t super_size;      // bytes from one group of super scales to the next one
 };
 
 // Small m by scale groups.
@@ -90,9 +92,9 @@ static inline bool pairs_powers(const struct expertd_quantised_format *format, e
 }
 
 // More than PAIRS_SMALL_M rows by panels; k is a multiple of a line of codes. Adds to macro->sums. macro->scratch has scratch_bytes
-// bytes.
-void pairs_large_m(const struct macrokernel_args *macro, const struct expertd_quantised_format *format, size_t scratch_bytes,
-                   enum pairs_pace pace, bool powers);
+// bytes. panel_k: k of the panels, of which those after macro->k are left out.
+void pairs_large_m(const struct macrokernel_args *macro, size_t panel_k, const struct expertd_quantised_format *format,
+                   size_t scratch_bytes, enum pairs_pace pace, bool powers);
 enum { PAIRS_PART = 40 };                // rows at most of a call with a single panel
 enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of scratch of such a call
 

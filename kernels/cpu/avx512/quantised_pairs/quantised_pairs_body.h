@@ -121,10 +121,14 @@ PANEL_INLINE void small_m_close(struct small_m_shape shape, __m512 partials[][LI
 }
 
 // With minima, after small_m_close: sum = fma(minus, minimum, sum).
-PANEL_INLINE void small_m_subtract(struct small_m_shape shape, const struct pairs_small_m *small_m, const uint8_t *stored, size_t s,
-                                   __m512 sums[][LINES], panel_row *to) {
+PANEL_INLINE void small_m_subtract(struct small_m_shape shape, const struct pairs_small_m *small_m, const uint8_t *stored,
+                                   const uint8_t *supers, size_t s, __m512 sums[][LINES], panel_row *to) {
     __m512 minima[LINES];
-    panel_scales(small_m->scales.format, stored, _mm512_set1_ps(1.0f), minima);
+    if (supers) {
+        panel_scales_super(stored, supers + QUANTISED_SUPER, minima);
+    } else {
+        panel_scales(small_m->scales.format, stored, _mm512_set1_ps(1.0f), minima);
+    }
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         const __m512 minus = _mm512_set1_ps(small_m->minus[r * small_m->minus_stride + s]);
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
@@ -168,10 +172,15 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += lines * PAIRS_LINE_K;
         }
-        panel_scales(a->format, stored, global, factors);
+        const uint8_t *supers = a->supers ? a->supers + s * scale_k / EXPERTD_SUPER_K * a->super_size : NULL;
+        if (supers) {
+            panel_scales_super(stored, supers, factors);
+        } else {
+            panel_scales(a->format, stored, global, factors);
+        }
         small_m_close(shape, partials, factors, sums, small_m->sums);
         if (small_m->minus) {
-            small_m_subtract(shape, small_m, stored + scale_bytes, s, sums, small_m->sums);
+            small_m_subtract(shape, small_m, stored + scale_bytes, supers, s, sums, small_m->sums);
         }
     }
     small_m_store(shape, sums, small_m->sums);

@@ -45,11 +45,11 @@ static void tail_pairs(const struct chunk *c, const pairs_row *weights, const ui
 }
 
 // sum = fma(-(the sum of the row over the last scale group), minimum, sum)
-static void tail_subtract(const struct call *call, size_t row, const uint8_t *minima) {
+static void tail_subtract(const struct call *call, const struct quantised_layout *layout, size_t row, const uint8_t *stored) {
     const size_t depth = call->args->k - call->full_lines_k;
     float minus, widened[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
     row_sums_minus((const uint16_t *)call->args->x[row] + call->full_lines_k, true, depth, depth, &minus);
-    panel_scales_to(call->format, minima, _mm512_set1_ps(1.0f), widened);
+    group_minima_to(call->format, layout, call->args->panel, layout->scales - 1, stored, widened);
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
         float *sum = call->sums + row * call->stride + v * LANES;
         _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_set1_ps(minus), _mm512_load_ps(widened + v * LANES), _mm512_load_ps(sum)));
@@ -69,14 +69,15 @@ static void tail_row(const struct call *call, size_t row) {
     }
     const uint8_t *panel = args->panel;
     float factors[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
-    panel_scales_to(format, panel + quantised_scales_at(&c.layout, c.layout.scales - 1, args->k), panel_global(format, panel),
-                    factors);
+    const size_t last = c.layout.scales - 1;
+    const uint8_t *stored = panel + quantised_scales_at(&c.layout, last, args->k);
+    group_scales_to(format, &c.layout, panel, last, stored, panel_global(format, panel), factors);
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
         float *sum = call->sums + row * call->stride + v * LANES;
         _mm512_store_ps(sum, _mm512_fmadd_ps(partials[v], _mm512_load_ps(factors + v * LANES), _mm512_load_ps(sum)));
     }
     if (format->minima) {
-        tail_subtract(call, row, panel + quantised_zeros_at(&c.layout, c.layout.scales - 1, args->k));
+        tail_subtract(call, &c.layout, row, stored);
     }
 }
 
@@ -106,7 +107,9 @@ static void small_m_scales(const struct call *call, const struct quantised_layou
                    .scales = count,
                    .stride = layout->stride,
                    .scale_k = layout->scale_k,
-                   .last_k = first + count < scales ? layout->scale_k : call->full_lines_k - (scales - 1) * layout->scale_k},
+                   .last_k = first + count < scales ? layout->scale_k : call->full_lines_k - (scales - 1) * layout->scale_k,
+                   .supers = layout->super_size ? (const uint8_t *)args->panel + quantised_supers_at(layout, first) : NULL,
+                   .super_size = layout->super_size},
         .x = x,
         .sums = sums,
         .minus = minus,
@@ -179,10 +182,10 @@ static void multiply_large_m(const struct macrokernel_args *macro, const struct 
     full_lines.k = full_lines_k(format, macro->k);
     clear_sums(macro);
     float_range_watch();
-    pairs_large_m(&full_lines, format, scratch_bytes, pace, powers);
+    pairs_large_m(&full_lines, macro->k, format, scratch_bytes, pace, powers);
     if (powers && float_range_left()) {
         clear_sums(macro);
-        pairs_large_m(&full_lines, format, scratch_bytes, pace, false);
+        pairs_large_m(&full_lines, macro->k, format, scratch_bytes, pace, false);
     }
     for (size_t p = 0; p < macro->count; p++) {
         struct panel_args args = {.x = macro->x, .rows = macro->rows, .panel = macro->panels[p], .k = macro->k};

@@ -46,7 +46,11 @@ struct expertd_quantised_source {
     size_t scale_columns;            // ((scale_first + n) / scale_columns) * scale_n_stride + g * scale_g_stride; 1: one per column
     size_t scale_first;              // columns of the first scale's block that precede column 0; below scale_columns
     size_t scale_n_stride, scale_g_stride;
-    const void *minima;      // in format.scale, indexed like the scales; NULL where format.minima is false
+    const void *minima;       // in format.scale, indexed like the scales; NULL where format.minima is false
+    const void *super_scales; // F16, where format.scale is I8, of any alignment: that of column n and k [i * EXPERTD_SUPER_K,
+                              // (i + 1) * EXPERTD_SUPER_K) is element n * super_n_stride + i * super_g_stride; else NULL
+    const void *super_minima; // the same for minima; NULL where the format has none
+    size_t super_n_stride, super_g_stride;
     float global;            // the matrix's global scale, where format.global is not EXPERTD_GLOBAL_NONE
     const uint32_t *k_order; // [k] the file's k for each packed k (GPTQ's g_idx: the stable sort by group); the rows must then be
                              // permuted in the same way. NULL: the file's order

@@ -22,18 +22,23 @@ enum expertd_weight_code {
     EXPERTD_CODE_COUNT
 };
 
-enum { EXPERTD_INT4_ZERO_MAX = 16 };
+enum {
+    EXPERTD_INT4_ZERO_MAX = 16,
+    EXPERTD_SUPER_K = 256, // k of a super scale
+};
 
 // How a stored E4M3 scale is combined with the global scale of its matrix. The result is rounded once to fp32.
 enum expertd_global_scale { EXPERTD_GLOBAL_NONE, EXPERTD_GLOBAL_MULTIPLY, EXPERTD_GLOBAL_DIVIDE };
 
 struct expertd_quantised_format {
     enum expertd_weight_code code;
-    enum expertd_dtype scale;         // dtype of stored scales: F32, BF16, F16, F8_E8M0 or F8_E4M3
+    enum expertd_dtype scale; // dtype of stored scales: F32, BF16, F16, F8_E8M0, F8_E4M3 or I8. I8: times a super scale of F16
+                              // for each column and EXPERTD_SUPER_K k, exactly, in fp32; INT4, UINT4, IQ4 and INT8 codes only,
+                              // per column, without zero points; scale_k is 16, 32, 64, 128 or 256
     enum expertd_global_scale global; // EXPERTD_GLOBAL_NONE unless scales are F8_E4M3
     bool zero_points;                 // one per scale and column; INT4 and INT8 only
     bool minima;         // one per scale and column: a weight is code * scale - minimum; UINT4 and INT8 with scales per
-                         // column of F32 or F16, which minima have too; no zero points
+                         // column of F32, F16 or I8, which minima have too; no zero points
     bool scale_of_panel; // one scale per 64 columns (for 128 x 128 blocks and per-tensor scales), else one per column
     size_t scale_k;      // k of a scale group: a multiple of 16; the last group may be short. 0: all of K
 };

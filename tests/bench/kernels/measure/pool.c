@@ -52,6 +52,9 @@ static void fill_scale(enum expertd_dtype dtype, uint8_t *scales, size_t i) {
     case EXPERTD_DTYPE_F8_E4M3:
         scales[i] = 1 << 3; // 2^(1 - 7)
         break;
+    case EXPERTD_DTYPE_I8:
+        scales[i] = 1; // the super scale is 1 / 128
+        break;
     default:
         expertd_dtype_narrow(&value, 1, dtype, scales + i * expertd_dtype_size(dtype));
     }
@@ -63,6 +66,9 @@ static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
     unsigned bits = kind == EXPERTD_CODE_E4M3 || kind == EXPERTD_CODE_E5M2 || kind == EXPERTD_CODE_INT8 ? 8 : 4;
     size_t codes = SOURCE_ROWS * o->k * bits / 8, scales = SOURCE_ROWS * (o->k / SCALE_K_MIN + 1);
     uint8_t *code = malloc(codes), *scale = malloc(scales * sizeof(float));
+    const bool supers = o->format->scale == EXPERTD_DTYPE_I8;
+    uint16_t super[1]; // one for all columns and k
+    fill_scale(EXPERTD_DTYPE_F16, (uint8_t *)super, 0);
     err_t e = OK;
     if (!code || !scale) {
         e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %d rows of %zu codes", SOURCE_ROWS, o->k);
@@ -80,6 +86,8 @@ static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
         .scale_n_stride = o->format->scale_k ? (o->k + o->format->scale_k - 1) / o->format->scale_k : 1,
         .scale_g_stride = 1,
         .minima = o->format->minima ? scale : NULL,
+        .super_scales = supers ? super : NULL,
+        .super_minima = supers && o->format->minima ? super : NULL,
         .global = 1,
     };
     for (size_t n = 0; n < o->n && !err_is(e); n += SOURCE_ROWS) {

@@ -102,6 +102,12 @@ static void pack_formats(const struct data *data, struct results *r) {
                                                   .scale_columns = columns,
                                                   .scale_n_stride = K,
                                                   .scale_g_stride = 1,
+                                                  .minima = format->minima ? data->scales : NULL,
+                                                  .super_scales = format->scale == EXPERTD_DTYPE_I8 ? data->scales : NULL,
+                                                  .super_minima =
+                                                      format->scale == EXPERTD_DTYPE_I8 && format->minima ? data->scales : NULL,
+                                                  .super_n_stride = K,
+                                                  .super_g_stride = 1,
                                                   .global = 0.0117f};
         uint8_t zeros[N * K] = {0};
         if (format->zero_points) {

@@ -276,7 +276,7 @@ static bool powers_are_exact(const struct large_m_case *problem, size_t rows) {
     struct macrokernel_args args = {
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = problem->sums, .scratch = problem->scratch};
     float_mode before = float_mode_set_ieee();
-    pairs_large_m(&args, &q->format, KERNEL_SCRATCH_BYTES, PAIRS_ONE_A_CYCLE, true);
+    pairs_large_m(&args, q->k, &q->format, KERNEL_SCRATCH_BYTES, PAIRS_ONE_A_CYCLE, true);
     bool exact = !float_range_left();
     float_mode_restore(before);
     if (exact) {

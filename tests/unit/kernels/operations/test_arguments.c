@@ -146,7 +146,7 @@ static void invalid_formats_are_refused_as_rhs(void **state) {
     assert_string_equal(expertd_err_message(), "rhs is quantised for rows of I8: the rows must be F32 or BF16");
     format.code = EXPERTD_CODE_COUNT, p.packed.format = &format;
     refused(run_packed, &p, "rhs");
-    assert_non_null(strstr(expertd_err_message(), "format of rhs: code 5 of quantised weights is unknown"));
+    assert_non_null(strstr(expertd_err_message(), "format of rhs: code 7 of quantised weights is unknown"));
     format = (struct expertd_quantised_format){.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .scale_k = 40},
     p.packed.format = &format;
     refused(run_packed, &p, "rhs");

@@ -6,11 +6,20 @@
 
 static double scale_value(enum expertd_dtype dtype, const uint8_t *p) {
     float value;
+    if (dtype == EXPERTD_DTYPE_I8) {
+        return (int8_t)*p;
+    }
     if (dtype == EXPERTD_DTYPE_F8_E8M0) {
         return *p == 255 ? NAN : ldexp(1, *p - 127);
     }
     expertd_dtype_widen(dtype, p, 1, &value);
     return (double)value;
+}
+
+// The super scale in `supers` of element (n, k); 1 where the format has none.
+static double super_scale(const struct quantised_case *c, const void *supers, size_t n, size_t k) {
+    const size_t at = n * c->source.super_n_stride + k / EXPERTD_SUPER_K * c->source.super_g_stride;
+    return supers ? scale_value(EXPERTD_DTYPE_F16, (const uint8_t *)supers + at * sizeof(uint16_t)) : 1;
 }
 
 // Element (n, k) of a case in rows of codes, times its scale, in double.
@@ -21,12 +30,14 @@ static double element(const struct quantised_case *c, size_t n, size_t k) {
     uint8_t zero = format->zero_points ? c->zeros[n * c->scales + g] : 8;
     size_t row = n / c->source.scale_columns;
     double scale = scale_value(format->scale, c->scale_bytes + (row * c->scales + g) * expertd_dtype_size(format->scale));
+    scale *= super_scale(c, c->source.super_scales, n, k);
     double global = (double)c->source.global;
     scale = format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
             : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                       : scale;
     double minimum =
         format->minima ? scale_value(format->scale, c->minima_bytes + (n * c->scales + g) * expertd_dtype_size(format->scale)) : 0;
+    minimum *= super_scale(c, c->source.super_minima, n, k);
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
     static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     switch (format->code) {
@@ -56,7 +67,9 @@ static double bound(double magnitude, size_t k, size_t scales) {
 // With minima, the sums of code * scale and of minima are larger than their difference.
 static double minimum_magnitude(const struct quantised_case *c, size_t n, size_t k) {
     const size_t size = expertd_dtype_size(c->format.scale), g = c->format.scale_k ? k / c->format.scale_k : 0;
-    return c->format.minima ? 2 * fabs(scale_value(c->format.scale, c->minima_bytes + (n * c->scales + g) * size)) : 0;
+    return c->format.minima ? 2 * fabs(scale_value(c->format.scale, c->minima_bytes + (n * c->scales + g) * size) *
+                                       super_scale(c, c->source.super_minima, n, k))
+                            : 0;
 }
 
 static void scalar_twin_is_near_the_double_sum(void **state) {
@@ -150,7 +163,8 @@ static void awq_order_is_read(void **state) {
     for (size_t i = 0; i < WORDS_G * WORDS_N; i++) {
         scales[i / WORDS_N][i % WORDS_N] = w.scales[i % WORDS_N][i / WORDS_N];
     }
-    struct expertd_quantised_source source = {codes, zeros, scales, 1, 0, 1, WORDS_N, NULL, 0, NULL};
+    struct expertd_quantised_source source = {
+        .codes = codes, .zeros = zeros, .scales = scales, .scale_columns = 1, .scale_n_stride = 1, .scale_g_stride = WORDS_N};
     check_words(&w, &source, 0);
 }
 
@@ -169,7 +183,8 @@ static void gptq_words_and_zero_points_are_read(void **state) {
     }
     struct expertd_code_words codes = {w.codes, 4, 8, 8, 64, 1, 8 * WORDS_N, NULL, 0, 0};
     struct expertd_code_words zeros = {w.zeros, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 0, 1};
-    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, 0, WORDS_G, 1, NULL, 0, NULL};
+    struct expertd_quantised_source source = {
+        .codes = codes, .zeros = zeros, .scales = w.scales, .scale_columns = 1, .scale_n_stride = WORDS_G, .scale_g_stride = 1};
     check_words(&w, &source, 1);
 }
 
@@ -182,8 +197,12 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     for (size_t i = 0; i < WORDS_N * WORDS_K; i++) {
         signed_codes[i / 2] |= (uint8_t)((w.q[i / WORDS_K][i % WORDS_K] ^ 8) << (i % 2 * 4));
     }
-    struct expertd_quantised_source source = {
-        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, 0, WORDS_G, 1, NULL, 0, NULL};
+    struct expertd_quantised_source source = {.codes = plain_codes(signed_codes, WORDS_K, 4),
+                                              .zeros = plain_codes(w.z, WORDS_G, 8),
+                                              .scales = w.scales,
+                                              .scale_columns = 1,
+                                              .scale_n_stride = WORDS_G,
+                                              .scale_g_stride = 1};
     source.codes.flip = 8;
     check_words(&w, &source, 0);
 }
@@ -224,6 +243,14 @@ static void pack_codes_one_by_one(const struct expertd_quantised_source *source,
         }
         if (float8 && k % layout.line_k) {
             clear_plain(k, k - 1, panel);
+        }
+        for (size_t i = 0; column < n && source->super_scales && i * EXPERTD_SUPER_K < k; i++) {
+            const size_t at = (column * source->super_n_stride + i * source->super_g_stride) * 2, c = column % EXPERTD_KERNEL_PANEL;
+            uint8_t *to = panel + QUANTISED_HEADER + i * layout.super_size + c * 2;
+            memcpy(to, (const uint8_t *)source->super_scales + at, 2);
+            if (source->super_minima) {
+                memcpy(to + QUANTISED_SUPER, (const uint8_t *)source->super_minima + at, 2);
+            }
         }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % EXPERTD_KERNEL_PANEL, size = expertd_dtype_size(format->scale),
@@ -467,6 +494,14 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
     expect_format(bad, "minima");
     bad = minima, bad.scale = EXPERTD_DTYPE_BF16;
     expect_format(bad, "minima");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.scale_k = 48;
+    expect_format(bad, "scale_k");
+    bad.scale_k = 0;
+    expect_format(bad, "scale_k");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.code = EXPERTD_CODE_E4M3;
+    expect_format(bad, "scale");
+    bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.scale_of_panel = true;
+    expect_format(bad, "scale");
 }
 
 static void unsuitable_sources_are_refused_with_the_field(void **state) {
@@ -489,6 +524,8 @@ static void unsuitable_sources_are_refused_with_the_field(void **state) {
     expect_source(&c, &bad, "zeros");
     bad = c.source, bad.minima = c.scale_bytes;
     expect_source(&c, &bad, "minima");
+    bad = c.source, bad.super_scales = c.scale_bytes;
+    expect_source(&c, &bad, "super_scales");
     bad = c.source, bad.scales = NULL;
     expect_source(&c, &bad, "scales");
     bad = c.source, bad.scale_columns = 0;
