@@ -131,6 +131,7 @@ static FALLIBLE report(const struct options *options, const struct model *model,
 
 static FALLIBLE verify(const struct options *options, struct loaded *loaded, struct model_audit *audit, bool *sound) {
     TRY(prepare(options, loaded));
+    TRY(options->digests ? digest_file_check_target(options->digests) : OK);
     TRY(options->compare_digests ? digest_file_check(options->compare_digests) : OK);
     TRY(load(options, loaded, audit));
     return report(options, &loaded->model, audit, sound);

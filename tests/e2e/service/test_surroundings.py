@@ -1,6 +1,7 @@
 """Programs as a process of any parent: descriptors, signals, limits, folders and files that are unusual or missing. A program serves, or
 exits with a message that names what it needs. It never ends by a signal."""
 
+import ctypes.util
 import os
 import shlex
 import signal
@@ -99,6 +100,15 @@ def test_a_daemon_serves_without_usual_folders(name):
     if not may_mount():
         pytest.skip("mounting needs privileges")
     serve_and_stop(SERVED_MOUNTED[name])
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers have an allocator of their own")
+@pytest.mark.parametrize("name", ("jemalloc", "mimalloc", "tcmalloc_minimal"))
+def test_a_daemon_serves_with_another_allocator(name):
+    library = ctypes.util.find_library(name)
+    if not library:
+        pytest.skip(f"lib{name} is not installed")
+    serve_and_stop(("env", f"LD_PRELOAD={library}"))
 
 
 @pytest.mark.skipif(SANITIZER != "", reason="sanitizers need more of both")
