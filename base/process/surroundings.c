@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@ enum {
     MAIN_STACK = 8 << 20,       // requested for the main thread
     THREAD_STACK_MIN = 2 << 20, // kernels need 1 MiB; 2 MiB is glibc's own size where the limit is unlimited
     THREAD_STACK_MAX = 8 << 20, // a larger limit would reserve that much address space for each thread
+    MEMORY_MIN = 128 << 20,     // the stacks of a dozen threads, and the allocations of a start
 };
 
 // Opens the lowest free descriptor. Without /dev (a chroot) a descriptor of "/" for no access at all takes its place.
@@ -101,10 +103,23 @@ static FALLIBLE raise_descriptor_limit(void) {
     return OK;
 }
 
+// Libraries end the process when a small allocation fails. The memory for their threads and for the program's start must be there.
+static FALLIBLE check_memory(void) {
+    void *probe = mmap(NULL, MEMORY_MIN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED) {
+        FAIL(EXPERTD_ERR_UNAVAILABLE,
+             "the process cannot map %d MiB of memory: %s: raise the limits on its address space and data (ulimit -v, ulimit -d)",
+             MEMORY_MIN >> 20, strerror(errno));
+    }
+    munmap(probe, MEMORY_MIN);
+    return OK;
+}
+
 FALLIBLE surroundings_prepare(void) {
     reset_signals();
     TRY(reserve_standard_streams());
     TRY(raise_stack_limit());
     TRY(set_thread_stacks());
-    return raise_descriptor_limit();
+    TRY(raise_descriptor_limit());
+    return check_memory();
 }

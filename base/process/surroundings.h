@@ -13,6 +13,7 @@
 // - SIGPIPE and SIGXFSZ are ignored: the write fails with its error instead. SIGCHLD has its default action. No signal is blocked.
 // - The limit on open files is raised to the hard limit.
 // - The stack limit of this thread is raised, and the default stack size of threads is set: libraries' threads have it too.
+// - 128 MiB of memory can be mapped.
 //
 // EXPERTD_ERR_UNAVAILABLE: a hard limit is too low for any program of this project. The message names the limit.
 FALLIBLE surroundings_prepare(void);

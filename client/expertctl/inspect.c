@@ -2,14 +2,11 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
 #include "client/expertctl/commands.h"
-
-enum { ARGUMENTS_MAX = 8 };
 
 // The path by which this program was started; "": unknown, without /proc and with a bare name.
 static void own_path(char out[PATH_MAX]) {
@@ -34,37 +31,43 @@ static bool path_beside(char out[PATH_MAX]) {
     return length > 0 && length < PATH_MAX && access(out, X_OK) == 0;
 }
 
-// Adds "--NAME=VALUE". Nothing is freed: the process is replaced, or ends.
-static FALLIBLE add(char **arguments, size_t *count, const char *name, const char *value) {
-    const size_t bytes = strlen(name) + strlen(value) + 4;
-    char *text = value[0] ? malloc(bytes) : NULL;
-    if (!text) {
-        FAIL(value[0] ? EXPERTD_ERR_NOMEM : EXPERTD_ERR_USAGE, "--%s: %s", name, value[0] ? "no memory" : "the value is empty");
+enum { ARGUMENTS_MAX = 8, ARGUMENT_BYTES_MAX = PATH_MAX + 16, FLAGS_MAX = 3 };
+
+struct command_line {
+    char *arguments[ARGUMENTS_MAX]; // ends with NULL
+    size_t count;
+    char flags[FLAGS_MAX][ARGUMENT_BYTES_MAX]; // "--NAME=VALUE"
+    size_t flags_count;
+};
+
+// value NULL: not given.
+static FALLIBLE add(struct command_line *line, const char *name, const char *value) {
+    if (!value) {
+        return OK;
     }
-    snprintf(text, bytes, "--%s=%s", name, value);
-    arguments[(*count)++] = text;
+    char *flag = line->flags[line->flags_count];
+    const int length = snprintf(flag, ARGUMENT_BYTES_MAX, "--%s=%s", name, value);
+    if (!value[0] || length < 0 || length >= ARGUMENT_BYTES_MAX) {
+        FAIL(EXPERTD_ERR_USAGE, "the %s %s", name, value[0] ? "is too long" : "is empty");
+    }
+    line->flags_count++;
+    line->arguments[line->count++] = flag;
     return OK;
 }
 
 FALLIBLE command_inspect(const struct ctl_options *options) {
     static char program[] = "expertd", inspect[] = "--inspect", json[] = "--json";
-    char *arguments[ARGUMENTS_MAX] = {program, inspect}, beside[PATH_MAX];
-    size_t count = 2;
-    TRY(add(arguments, &count, "model", options->inspected));
-    if (options->layers) {
-        TRY(add(arguments, &count, "layers", options->layers));
-    }
-    if (options->shards) {
-        TRY(add(arguments, &count, "shards", options->shards));
-    }
-    if (options->json) {
-        arguments[count++] = json;
-    }
+    struct command_line line = {.arguments = {program, inspect}, .count = 2};
+    char beside[PATH_MAX];
+    TRY(add(&line, "model", options->inspected));
+    TRY(add(&line, "layers", options->layers));
+    TRY(add(&line, "shards", options->shards));
+    line.arguments[line.count] = options->json ? json : NULL;
     if (path_beside(beside)) {
-        execv(beside, arguments);
+        execv(beside, line.arguments);
         FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot run %s, which reads checkpoints for this command: %s", beside, strerror(errno));
     }
-    execvp(program, arguments);
+    execvp(program, line.arguments);
     if (errno == ENOENT) {
         FAIL(EXPERTD_ERR_UNAVAILABLE,
              "expertd reads checkpoints for this command, and is neither beside this program nor on PATH: install it here, or run "

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/regular_file.h"
 
@@ -83,6 +84,19 @@ FALLIBLE digest_file_write(const char *path, const struct model *model) {
     return err_context(e, "--digests %s", path);
 }
 
+// Streams are not opened here, because opening a FIFO waits for its reader.
+FALLIBLE digest_file_check_target(const char *path) {
+    struct regular_file_new file;
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+        return OK;
+    }
+    TRY_IN(regular_file_begin(path, REGULAR_FILE_OR_STREAM, &file), "--digests %s", path);
+    err_t removed = regular_file_end(&file, err_record(EXPERTD_ERR_IO, NULL, "only checked"));
+    (void)removed;
+    return OK;
+}
+
 // ---- reading
 
 // A number of digits alone. Returns the text behind it; NULL: none.
@@ -149,27 +163,26 @@ FALLIBLE digest_file_check(const char *path) {
 
 // ---- comparing
 
-// ours or theirs NULL: the other side has no such line.
-static void put_difference(const struct line *ours, const struct line *theirs, size_t *differing) {
+// order: of the next line here (`ours`) and in the file (`theirs`), as compare_lines; the greater one is not read.
+static void put_difference(int order, const struct line *ours, const struct line *theirs) {
     char name[LINE_BYTES_MAX];
-    (void)line_name(ours ? ours : theirs, name);
-    if (++*differing > SHOWN_MAX) {
-        return;
-    }
-    if (ours && theirs) {
+    (void)line_name(order <= 0 ? ours : theirs, name);
+    if (order == 0) {
         printf("differs %s: %016" PRIx64 " in the file, %016" PRIx64 " here\n", name, theirs->digest, ours->digest);
     } else {
-        printf("differs %s: only %s\n", name, ours ? "here" : "in the file");
+        printf("differs %s: only %s\n", name, order < 0 ? "here" : "in the file");
     }
 }
 
 static size_t compare(const struct lines *ours, const struct lines *theirs, bool some_layers) {
     size_t differing = 0, i = 0, j = 0;
     while (i < ours->count || j < theirs->count) {
-        const struct line *a = i < ours->count ? &ours->lines[i] : NULL, *b = j < theirs->count ? &theirs->lines[j] : NULL;
-        const int order = !a ? 1 : !b ? -1 : compare_lines(a, b);
-        if (order < 0 || (order > 0 && !some_layers) || (order == 0 && a->digest != b->digest)) {
-            put_difference(order <= 0 ? a : NULL, order >= 0 ? b : NULL, &differing);
+        const struct line *a = &ours->lines[i], *b = &theirs->lines[j]; // one of them may be past the end
+        const int order = i == ours->count ? 1 : j == theirs->count ? -1 : compare_lines(a, b);
+        const bool differs = order == 0 ? a->digest != b->digest : order < 0 || !some_layers;
+        differing += differs;
+        if (differs && differing <= SHOWN_MAX) {
+            put_difference(order, a, b);
         }
         i += order <= 0;
         j += order >= 0;

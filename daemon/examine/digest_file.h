@@ -14,6 +14,9 @@
 // Replaces the file atomically. EXPERTD_ERR_IO.
 FALLIBLE digest_file_write(const char *path, const struct model *model);
 
+// Creates the temporary file and removes it, so that faults of the path are reported before a long load. EXPERTD_ERR_IO.
+FALLIBLE digest_file_check_target(const char *path);
+
 // Reads the file only, so that its faults are reported before a long load. EXPERTD_ERR_CHECKPOINT: not such a file.
 FALLIBLE digest_file_check(const char *path);
 

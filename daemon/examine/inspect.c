@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/mapped.h"
 #include "daemon/examine/inspect_print.h"
 #include "daemon/log/log.h"
 #include "daemon/process/loading.h"
@@ -28,6 +29,7 @@ static void inspect(const struct options *options, const struct loaded *loaded, 
 
 static FALLIBLE prepare(const struct options *options, struct loaded *loaded) {
     log_init(LOG_LEVEL_ERROR, options->journal); // standard output has everything
+    TRY(mapped_install_handler());
     TRY(expertd_kernel_select(options->kernels));
     return loading_start_teams(options, loaded);
 }

@@ -140,6 +140,18 @@ static void put_shards(const struct inspection *inspection) {
            memory_text(inspection->available.bytes, have), printable_escape(inspection->available.what, what, sizeof what));
 }
 
+static void put_notes(const struct checkpoint_notes *notes) {
+    for (size_t i = 0; notes && i < notes->count; i++) {
+        char text[TEXT_BYTES];
+        const struct checkpoint_note *note = &notes->notes[i];
+        if (note->count > 1) {
+            snprintf(text, sizeof text, "%s (the first of %" PRIu64 ")", note->text, note->count);
+        }
+        printf("%s", i == 0 ? "\n" : "");
+        put("note", note->count > 1 ? text : note->text);
+    }
+}
+
 static void put_result(const struct inspection *inspection) {
     size_t first = 0, longest = longest_served(inspection, &first);
     char text[TEXT_BYTES];
@@ -160,6 +172,7 @@ FALLIBLE inspect_print_table(const struct inspection *inspection) {
     put_head(inspection);
     put_layers(inspection);
     put_shards(inspection);
+    put_notes(inspection->notes);
     put_result(inspection);
     return standard_output_flush();
 }
@@ -209,6 +222,15 @@ static json_t *refusal_json(const struct err_copy *refusal) {
                : json_pack("{s:s, s:o}", "reason", expertd_err_name(refusal->code), "message", text_json(refusal->message));
 }
 
+static json_t *notes_json(const struct checkpoint_notes *notes) {
+    json_t *array = json_array();
+    for (size_t i = 0; notes && i < notes->count; i++) {
+        json_array_append_new(array, json_pack("{s:s, s:o, s:o}", "kind", notes->notes[i].kind, "count",
+                                               number_json(notes->notes[i].count), "message", text_json(notes->notes[i].text)));
+    }
+    return array;
+}
+
 static json_t *inspection_json(const struct inspection *inspection) {
     json_t *layers = json_array(), *shards = json_array();
     for (size_t i = 0; i < inspection->count; i++) {
@@ -218,14 +240,14 @@ static json_t *inspection_json(const struct inspection *inspection) {
         json_array_append_new(shards, shards_json(&inspection->shards[i]));
     }
     const bool measured = inspection->shards_count > 0;
-    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o}", "model", text_json(inspection->name),
+    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "model", text_json(inspection->name),
                      "folder", text_json(inspection->folder), "model_type", text_json(inspection->model_type), "served",
                      inspection->refusal.code == EXPERTD_ERR_OK, "refusal", refusal_json(&inspection->refusal), "compute_dtype",
                      inspection->numerics_id[0] ? json_string(expertd_dtype_name(inspection->compute_dtype)) : json_null(),
                      "numerics_id", text_json(inspection->numerics_id), "tensors", (json_int_t)inspection->tensors, "served_layers",
                      (json_int_t)served_layers(inspection), "stored_bytes", number_json(stored_bytes(inspection)),
                      "memory_available_bytes", measured ? number_json(inspection->available.bytes) : json_null(), "layers", layers,
-                     "shards", shards);
+                     "shards", shards, "notes", notes_json(inspection->notes));
 }
 
 FALLIBLE inspect_print_json(const struct inspection *inspection) {

@@ -68,6 +68,13 @@ static void put_model(const struct model *model) {
     }
 }
 
+static void put_notes(const struct checkpoint_notes *notes) {
+    for (size_t i = 0; notes && i < notes->count; i++) {
+        char text[2 * CHECKPOINT_NOTE_TEXT_MAX];
+        printf("note %s\n", printable_escape(notes->notes[i].text, text, sizeof text));
+    }
+}
+
 static void put_count(uint64_t count, const char *what, const char **separator) {
     if (count > 0) {
         printf("%s%" PRIu64 " %s", *separator, count, what);
@@ -107,6 +114,7 @@ static bool put_unsound(struct model_audit *audit) {
 static FALLIBLE report(const struct options *options, const struct model *model, struct model_audit *audit, bool *sound) {
     size_t differing = 0;
     put_model(model);
+    put_notes(model->notes);
     *sound = put_unsound(audit);
     if (options->compare_digests) {
         TRY(digest_file_compare(options->compare_digests, model, options->have_layers, &differing));
@@ -123,6 +131,7 @@ static FALLIBLE report(const struct options *options, const struct model *model,
 
 static FALLIBLE verify(const struct options *options, struct loaded *loaded, struct model_audit *audit, bool *sound) {
     TRY(prepare(options, loaded));
+    TRY(options->digests ? digest_file_check_target(options->digests) : OK);
     TRY(options->compare_digests ? digest_file_check(options->compare_digests) : OK);
     TRY(load(options, loaded, audit));
     return report(options, &loaded->model, audit, sound);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "expert/checkpoint/checkpoint_notes.h"
+#include "expert/checkpoint/checkpoint_state.h"
 #include "expert/checkpoint/folder_kind.h"
 #include "expert/checkpoint/gguf_parts.h"
 #include "expert/checkpoint/quantisation_source.h"
@@ -18,42 +19,6 @@
 
 static const char CONFIG_NAME[] = "config.json";
 static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use
-
-enum file_state { FILE_NOT_READ, FILE_READ, FILE_FAILED };
-
-struct shard_file {
-    char *path; // for messages, and to open it
-    enum file_state state;
-    dev_t device; // with the inode, identifies a file that was read independently of its name
-    ino_t inode;
-    struct safetensors shard;
-    struct err_copy *failure; // FILE_FAILED
-};
-
-// The entry comes first, so that a pointer to it is a pointer to the tensor.
-struct listed_tensor {
-    struct safetensors_entry entry; // view.data NULL: not read
-    uint32_t file, second;          // the files that hold it; second: another one, without an index; equal to `file`: none
-};
-
-struct checkpoint {
-    char *path;
-    struct config *config;
-    struct quantisation_source *quantisation; // read by checkpoint_quantisation
-    struct checkpoint_notes *notes;           // NULL after checkpoint_take_notes
-    struct weight_files names;                // its index owns the tensors' names
-    struct shard_file *files;                 // [names.count]; never moves, since the tensors point into it
-    struct safetensors stray;                 // a model.safetensors that the index does not name; zeroed: none that can be read
-    uint64_t header_bytes;                    // of all files that were read
-    size_t tensors;                           // in all files that were read
-    size_t read_count;                        // files that were read
-    struct listed_tensor *listed;             // [count], ascending by name
-    size_t count;
-    bool noted_unlisted;
-    bool is_gguf;
-    const void *memory; // of checkpoint_parse: the one file; NULL: a folder
-    size_t memory_bytes;
-};
 
 static FALLIBLE make_files(struct checkpoint *c) {
     c->files = calloc(c->names.count + 1, sizeof *c->files);
@@ -137,15 +102,11 @@ static FALLIBLE read_file(struct checkpoint *c, struct shard_file *file) {
     return check_totals(c, file);
 }
 
-static bool begins_with(const char *name, const char *prefix) {
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
 FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
     for (size_t i = checkpoint_lower_bound(checkpoint, prefix); i < checkpoint->count; i++) {
         struct listed_tensor *listed = &checkpoint->listed[i];
         struct shard_file *file = &checkpoint->files[listed->file];
-        if (!begins_with(listed->entry.name, prefix)) {
+        if (strncmp(listed->entry.name, prefix, strlen(prefix)) != 0) {
             break;
         }
         TRY(read_file(checkpoint, file));
@@ -157,104 +118,6 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
         }
     }
     return OK;
-}
-
-// ---- what is required ----
-
-// The error for a file that is not in the folder.
-static err_t file_is_missing(const struct checkpoint *c, const struct listed_tensor *tensor) {
-    const char *name = c->names.names[tensor->file];
-    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX], single[128] = "";
-    size_t missing = 0;
-    for (size_t i = 0; i < c->names.count; i++) {
-        missing += !weight_files_reaches(c->path, c->names.names[i]);
-    }
-    if (c->names.has_stray) {
-        snprintf(single, sizeof single, "; to serve %s, which is there too, move the index away", WEIGHT_FILES_SINGLE);
-    }
-    bool dangling = weight_files_has(c->path, name), loading = folder_has_download(c->path, download);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s%s%s, or serve only "
-                      "layers whose shards are there (--layers A-B)%s",
-                      c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
-                      dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
-                      loading ? "a download is under way or was interrupted; finish it; found " : "download it",
-                      loading ? download : "", folder_download_command(c->path, command), single);
-}
-
-static err_t file_failed(const struct checkpoint *c, const struct listed_tensor *tensor) {
-    const struct shard_file *file = &c->files[tensor->file];
-    if (!c->memory && !weight_files_reaches(c->path, c->names.names[tensor->file])) {
-        return file_is_missing(c, tensor);
-    }
-    err_t e = err_restore(file->failure);
-    return c->names.index.count ? err_context(e, "%s lists tensor %.256s there", WEIGHT_FILES_INDEX, tensor->entry.name) : e;
-}
-
-static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tensor *tensor) {
-    const struct shard_file *file = &c->files[tensor->file];
-    const char *name = tensor->entry.name;
-    if (file->state == FILE_FAILED) {
-        return file_failed(c, tensor);
-    }
-    INVARIANT(file->state == FILE_READ); // checkpoint_read was called
-    if (!tensor->entry.view.data) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,
-             WEIGHT_FILES_INDEX, name, c->names.names[tensor->file]);
-    }
-    if (tensor->second != tensor->file) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "tensor %.256s is in two files, %s and %s, and there is no %s to tell which of them counts: one of the files belongs "
-             "to "
-             "another checkpoint; move it away",
-             name, file->path, c->files[tensor->second].path, WEIGHT_FILES_INDEX);
-    }
-    if (safetensors_find(&c->stray, name)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: tensor %.256s is in %s and, by %s, in %s: programs differ in which of them they take; move %s or the index away",
-             c->path, name, WEIGHT_FILES_SINGLE, WEIGHT_FILES_INDEX, c->names.names[tensor->file], WEIGHT_FILES_SINGLE);
-    }
-    return OK;
-}
-
-FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *prefix) {
-    for (size_t i = checkpoint_lower_bound(checkpoint, prefix); i < checkpoint->count; i++) {
-        if (!begins_with(checkpoint->listed[i].entry.name, prefix)) {
-            break;
-        }
-        TRY(require_one(checkpoint, &checkpoint->listed[i]));
-    }
-    return OK;
-}
-
-static const struct safetensors_entry *first_unlisted(const struct checkpoint *c, const struct safetensors *shard,
-                                                      const char *prefix) {
-    for (size_t i = safetensors_lower_bound(shard, prefix); i < shard->count; i++) {
-        const char *name = shard->entries[i].name;
-        if (strncmp(name, prefix, strlen(prefix)) != 0) {
-            break;
-        }
-        size_t at = checkpoint_lower_bound(c, name);
-        if (at == c->count || strcmp(c->listed[at].entry.name, name) != 0) {
-            return &shard->entries[i];
-        }
-    }
-    return NULL;
-}
-
-void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix) {
-    const struct weight_files *names = &checkpoint->names;
-    for (size_t f = 0; f < names->count && names->index.count > 0 && !checkpoint->noted_unlisted; f++) {
-        const struct safetensors_entry *entry = first_unlisted(checkpoint, &checkpoint->files[f].shard, prefix);
-        if (entry) {
-            checkpoint_notes_add(
-                checkpoint->notes, "unlisted_tensor",
-                "tensor %.256s in %s is ignored, because %s does not list it; programs that read complete files would use it",
-                entry->name, names->names[f], WEIGHT_FILES_INDEX);
-            checkpoint->noted_unlisted = true;
-        }
-    }
 }
 
 // ---- names ----
@@ -308,7 +171,7 @@ static FALLIBLE list_by_headers(struct checkpoint *c) {
     for (size_t f = 0; f < c->names.count; f++) {
         TRY(read_file(c, &c->files[f]));
         if (c->files[f].state == FILE_FAILED) {
-            return err_restore(c->files[f].failure);
+            return checkpoint_file_failure(c, &c->files[f]);
         }
     }
     TRY(make_list(c, c->tensors));

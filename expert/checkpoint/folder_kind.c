@@ -20,8 +20,8 @@ struct row {
     "it is a LoRA adapter, not a model", "merge it into its base model first (in peft: merge_and_unload), and serve the result"
 #define UNFINISHED "a download is under way or was interrupted", "finish it first (`hf download` resumes it)"
 #define GGUF "it is no GGUF model's first part", "name the model's file, of a model in several parts the first, -00001-of-..."
-#define VENDOR                                                                                                                     \
-    "it has the vendor's own form",                                                                                                \
+#define VENDOR(name)                                                                                                               \
+    "it is in the own form of " name,                                                                                              \
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
 #define PICKLED "pickled PyTorch weights are not supported", "convert them to safetensors"
 #define ENGINE "it is an engine that was built for one kind of GPU", "use the checkpoint that it was built from"
@@ -44,21 +44,20 @@ static const struct row ROWS[] = {
     {FOLDER_DOWNLOAD, ".cache/huggingface/download", "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, "../../blobs", "*.incomplete", UNFINISHED}, // of a snapshot in a cache
     {FOLDER_GGUF, NULL, "*.gguf", GGUF},
-    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "params.json", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "model*-mp*.safetensors", VENDOR},
-    {FOLDER_OTHER_FORMAT, NULL, "ckpt-[0-9]*", VENDOR},
+    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR("Mistral")},
+    {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR("Meta or Mistral")},
+    {FOLDER_OTHER_FORMAT, NULL, "params.json", VENDOR("Mistral or Meta")},
+    {FOLDER_OTHER_FORMAT, NULL, "model*-mp*.safetensors", VENDOR("DeepSeek's inference code")},
+    {FOLDER_OTHER_FORMAT, NULL, "ckpt-[0-9]*", VENDOR("xAI")},
     {FOLDER_OTHER_FORMAT, NULL, "rank[0-9]*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.plan", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "model_index.json", "it is a diffusers pipeline, not a language model",
      "name a language model's folder"},
     {FOLDER_OTHER_FORMAT, NULL, "*.safetensors.part*", UNFINISHED},
-    {FOLDER_OTHER_FORMAT, NULL, "model.safetensors", "the weights are here and config.json is not", "download config.json too"},
-    {FOLDER_OTHER_FORMAT, NULL, "model.safetensors.index.json", "the index is here and config.json is not",
-     "download config.json too"},
-    {FOLDER_OTHER_FORMAT, NULL, "*.safetensors", "its index is missing",
+    {FOLDER_PARTS, NULL, "model.safetensors", "the weights are here and config.json is not", "download config.json too"},
+    {FOLDER_PARTS, NULL, "model.safetensors.index.json", "the index is here and config.json is not", "download config.json too"},
+    {FOLDER_PARTS, NULL, "*.safetensors", "its index is missing",
      "download it, or name the file model.safetensors if it is the complete model"},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model.bin.index.json", PICKLED},
@@ -80,7 +79,7 @@ static const struct row ROWS[] = {
     {FOLDER_OTHER_FORMAT, NULL, "*.tar.*", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.tgz", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.zip", ARCHIVE},
-    {FOLDER_OTHER_FORMAT, NULL, "tokenizer*", "it holds a tokenizer, but no model", "download the complete model"},
+    {FOLDER_PARTS, NULL, "tokenizer*", "it holds a tokenizer, but no model", "download the complete model"},
 };
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
@@ -204,8 +203,10 @@ bool folder_repository_name(const char *folder, char out[NAME_MAX + 1]) {
 static err_t is_repository(const char *path, const char *snapshots) {
     char real[PATH_MAX], name[NAME_MAX + 1];
     const char *folder = realpath(path, real) ? real : path;
-    if (strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a data set in a Hugging Face cache: name a model", path);
+    bool set = strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0;
+    if (set || strncmp(base_name(folder), "spaces--", strlen("spaces--")) == 0) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a %s in a Hugging Face cache: name a model", path,
+                          set ? "data set" : "space (an application)");
     }
     if (folder_repository_name(base_name(folder), name)) {
         return err_record(
@@ -221,8 +222,8 @@ static err_t is_repository(const char *path, const char *snapshots) {
         path, snapshots);
 }
 
-// The error for a folder that is above checkpoints; OK: it is not.
-static FALLIBLE check_above(const char *path) {
+// The error for a folder of a Hugging Face cache; OK: it is none.
+static FALLIBLE check_cache(const char *path) {
     char text[FOLDER_LIST_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
     if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && is_folder(snapshots)) {
         folder_list(snapshots, "*", ".", text);
@@ -233,6 +234,73 @@ static FALLIBLE check_above(const char *path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s is a Hugging Face cache, not a checkpoint: use --hf-cache %s --model %s (it has %s)", path,
              path, named ? name : "ORG/NAME", text);
     }
+    return OK;
+}
+
+enum { FOLDERS_VISITED_MAX = 256 };
+
+// What is found in the folders below one, two levels deep: a checkpoint, else the first recognised folder.
+struct below {
+    unsigned visited;
+    char checkpoint[PATH_MAX]; // "": none
+    char other[PATH_MAX];      // "": none
+    struct folder_finding finding;
+};
+
+static void each_subfolder(const char *path, void (*visit)(const char *path, struct below *below), struct below *below) {
+    struct dirent **entries = NULL;
+    int all = scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        char inner[PATH_MAX];
+        int length = snprintf(inner, sizeof inner, "%s/%s", path, entries[i]->d_name);
+        bool visited = below->visited < FOLDERS_VISITED_MAX && entries[i]->d_name[0] != '.' && length < (int)sizeof inner;
+        if (visited && is_folder(inner)) {
+            below->visited++;
+            visit(inner, below);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+static void look_into(const char *path, struct below *below) {
+    char config[PATH_MAX];
+    struct folder_finding finding;
+    if (snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0 &&
+        !below->checkpoint[0]) {
+        snprintf(below->checkpoint, sizeof below->checkpoint, "%s", path);
+    }
+    if (!below->other[0]) {
+        folder_kind_find(path, &finding);
+        if (finding.what && finding.kind != FOLDER_PARTS) {
+            snprintf(below->other, sizeof below->other, "%s", path);
+            below->finding = finding;
+        }
+    }
+}
+
+static void look_below(const char *path, struct below *below) {
+    look_into(path, below);
+    each_subfolder(path, look_into, below);
+}
+
+// The error for a folder that has something recognised further below; OK: nothing.
+static FALLIBLE check_below(const char *path) {
+    struct below below = {0};
+    each_subfolder(path, look_below, &below);
+    if (below.checkpoint[0]) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but a folder below has: name %s", path, below.checkpoint);
+    }
+    if (below.other[0]) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json; %s has %s: %s: %s", path, below.other, below.finding.name,
+             below.finding.what, below.finding.mend);
+    }
+    return OK;
+}
+
+// The error for a folder that is above checkpoints; OK: it is not.
+static FALLIBLE check_above(const char *path) {
+    char text[FOLDER_LIST_MAX];
     if (folder_list(path, "hub", ".", text) > 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s has no config.json, but a folder hub, as $HF_HOME has: use --hf-cache %s/hub --model ORG/NAME", path, path);
@@ -242,7 +310,7 @@ static FALLIBLE check_above(const char *path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but its subfolder%s: %s: name %s", path, found > 1 ? "s have" : " has",
              text, found > 1 ? "one of them" : "that folder");
     }
-    return OK;
+    return check_below(path);
 }
 
 static bool is_empty(const char *path) {
@@ -300,8 +368,11 @@ static const char *elsewhere(const char *path, const char *file, char text[FOLDE
 err_t folder_kind_no_config(const char *path) {
     struct folder_finding found;
     char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
-    TRY(check_above(path));
+    TRY(check_cache(path));
     folder_kind_find(path, &found);
+    if (!found.what || found.kind == FOLDER_PARTS) {
+        TRY(check_above(path));
+    }
     folder_download_command(path, command);
     elsewhere(path, "config.json", others);
     if (found.what) {
@@ -339,7 +410,7 @@ err_t folder_kind_not_a_folder(const char *path) {
     if (slash) {
         slash[slash == folder] = '\0';
     }
-    bool other = found.what && found.kind != FOLDER_OTHER_FORMAT;
+    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD || found.kind == FOLDER_GGUF);
     err_t e = other ? err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend)
                     : err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                                  "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,

@@ -14,6 +14,7 @@ enum folder_kind {
     FOLDER_DOWNLOAD, // a download that is under way or was interrupted
     FOLDER_GGUF,
     FOLDER_OTHER_FORMAT, // another format of weights, or no weights
+    FOLDER_PARTS,        // parts of a checkpoint
 };
 
 struct folder_finding {

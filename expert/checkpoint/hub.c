@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/suggest.h"
 #include "expert/checkpoint/folder_kind.h"
@@ -93,6 +94,11 @@ static const char *revision_option(const struct hub_model *model, char text[PATH
 static err_t not_in_cache(const struct hub_model *model, const char *cache, const char *repository) {
     char inner[PATH_MAX], revision[PATH_MAX];
     const char *folder = strrchr(repository, '/') + 1;
+    struct stat status;
+    if (stat(repository, &status) != 0 && errno == EACCES) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s: let uid %u read it, or run this as another user", repository,
+                          strerror(EACCES), (unsigned)geteuid());
+    }
     if (snprintf(inner, sizeof inner, "%s/hub/%s", cache, folder) < (int)sizeof inner && is_folder(inner)) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                           "%s is not in the Hugging Face cache %s, but in %s/hub: use --hf-cache %s/hub", model->text, cache, cache,

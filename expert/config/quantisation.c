@@ -53,12 +53,13 @@ static FALLIBLE read_method(struct quantisation *q) {
     return OK;
 }
 
-// AutoRound.
+// AutoRound's key, or its older name.
 static void read_packing(struct quantisation *q) {
-    struct key packing = key_of(q, "packing_format"), backend = key_of(q, "backend");
-    bool auto_round = strstr(q->method, "auto-round") || strstr(q->method, "auto_round");
-    if (auto_round && !config_value_text(q->config, packing.text, q->packing, sizeof q->packing)) {
-        (void)config_value_text(q->config, backend.text, q->packing, sizeof q->packing);
+    static const char *const KEYS[] = {"packing_format", "backend"};
+    bool auto_round = strstr(q->method, "auto-round") || strstr(q->method, "auto_round") || strstr(q->method, "autoround");
+    for (size_t i = 0; auto_round && !q->packing_key && i < sizeof KEYS / sizeof *KEYS; i++) {
+        bool found = config_value_text(q->config, key_of(q, KEYS[i]).text, q->packing, sizeof q->packing);
+        q->packing_key = found ? KEYS[i] : NULL;
     }
 }
 
@@ -211,7 +212,7 @@ static FALLIBLE read_section(struct quantisation *q) {
 }
 
 bool quantisation_names(const struct quantisation *q, const char *family) {
-    return strstr(q->packing[0] ? q->packing : q->method, family) != NULL;
+    return strstr(q->packing_key ? q->packing : q->method, family) != NULL;
 }
 
 bool quantisation_value(const struct quantisation *q, const char *name, char *text, size_t bytes) {

@@ -18,13 +18,13 @@ enum { QUANTISATION_METHOD_MAX = 64, QUANTISATION_CANDIDATES_MAX = 8 };
 
 struct quantisation {
     bool is_read;
-    const struct config *config;          // NULL: config.json has no such section
-    const char *object;                   // the section's key in it; "": the whole file
-    const char *section;                  // for messages: "quantization_config", "quantize_config.json"
-    char method[QUANTISATION_METHOD_MAX]; // quant_method; "": not specified
-    char
-        packing[QUANTISATION_METHOD_MAX]; // AutoRound's packing_format, or its older name backend: "auto_round:auto_gptq"; "": none
-    struct quantisation_setting base;     // of modules without an override
+    const struct config *config;           // NULL: config.json has no such section
+    const char *object;                    // the section's key in it; "": the whole file
+    const char *section;                   // for messages: "quantization_config", "quantize_config.json"
+    char method[QUANTISATION_METHOD_MAX];  // quant_method; "": not specified
+    char packing[QUANTISATION_METHOD_MAX]; // AutoRound's "auto_round:auto_gptq"; "": not specified
+    const char *packing_key;               // "packing_format", or its older name "backend"; NULL: not specified
+    struct quantisation_setting base;      // of modules without an override
     struct quantisation_overrides overrides;
     struct name_pattern *ignored; // modules that are not quantised
     size_t ignored_count;

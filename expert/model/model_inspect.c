@@ -95,6 +95,7 @@ static FALLIBLE inspect_supply(const struct supply *supply, const struct model_o
     out->tensors = supply->checkpoint ? checkpoint_count(supply->checkpoint) : 0;
     TRY(measure_all(supply, options, model, shards, count, out));
     memcpy(out->numerics_id, model->numerics_id, sizeof out->numerics_id);
+    out->notes = supply->checkpoint ? checkpoint_take_notes(supply->checkpoint) : NULL;
     return OK;
 }
 
@@ -177,6 +178,7 @@ static void recognise(const struct model_options *options, struct inspection *ou
     out->tensors = checkpoint_count(checkpoint);
     err_t as_before = examine_layers(options, checkpoint, out);
     (void)as_before;
+    out->notes = checkpoint_take_notes(checkpoint);
     checkpoint_close(checkpoint);
 }
 
@@ -208,5 +210,6 @@ void inspection_deinit(struct inspection *inspection) {
         free(inspection->layers[i].refusal);
     }
     free(inspection->layers);
+    free(inspection->notes);
     *inspection = (struct inspection){0};
 }

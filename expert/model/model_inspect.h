@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/model/memory.h"
 #include "expert/model/model.h"
 #include "expert/model/model_options.h"
@@ -46,7 +47,8 @@ struct inspection {
     struct inspected_shards shards[INSPECTED_SHARDS_MAX];
     size_t shards_count;
     struct memory_limit available;
-    struct err_copy refusal; // code EXPERTD_ERR_OK: the model is served
+    struct checkpoint_notes *notes; // owned; NULL: none
+    struct err_copy refusal;        // code EXPERTD_ERR_OK: the model is served
 };
 
 // shards: [count] numbers of shards for which memory is computed. options->ranks is ignored; scratch_bytes is called with

@@ -1,10 +1,10 @@
-#include "expert/quantised/quantised_blocks.h"
-
+// All steps for GGUF files: a matrix whose elements are codes in blocks.
 #include <string.h>
 
 #include "expert/quantised/ggml_blocks.h"
+#include "expert/quantised/quantised_take.h"
 
-const struct safetensors_entry *quantised_blocks_find(const struct tensor_finder *finder, const char *module) {
+const struct safetensors_entry *take_blocks_find(const struct tensor_finder *finder, const char *module) {
     char name[TENSOR_NAME_MAX];
     const struct safetensors_entry *entry = err_is(tensor_name(name, "%s.weight", module)) ? NULL : tensor_look(finder, name);
     return entry && entry->blocks ? entry : NULL;
@@ -27,7 +27,8 @@ static FALLIBLE check_shape(const struct tensor_finder *finder, const struct qua
 
 // NVFP4 has global scales: [E], or of one matrix [1]. Gemma 4's routing scales have the same name; they include the global scales,
 // and are taken before the experts.
-static FALLIBLE take_global(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
+static FALLIBLE take_scale_of_blocks(struct tensor_finder *finder, const struct quantised_module *module,
+                                     struct quantised_matrix *out) {
     const uint64_t count = module->experts ? module->experts : 1;
     const struct tensor_shape shape = {1, {count}};
     char name[TENSOR_NAME_MAX];
@@ -46,8 +47,8 @@ static FALLIBLE take_global(struct tensor_finder *finder, const struct quantised
     return OK;
 }
 
-FALLIBLE quantised_blocks_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
-    const struct safetensors_entry *entry = quantised_blocks_find(finder, module->name);
+FALLIBLE take_blocks(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
+    const struct safetensors_entry *entry = take_blocks_find(finder, module->name);
     INVARIANT(entry != NULL);
     const struct ggml_format *format = ggml_format_of(entry->blocks);
     if (!format) {
@@ -68,5 +69,5 @@ FALLIBLE quantised_blocks_take(struct tensor_finder *finder, const struct quanti
         .ranges = 1,
         .range = {{entry->view.data, bytes, module->experts ? bytes : 0}},
     };
-    return take_global(finder, module, out);
+    return take_scale_of_blocks(finder, module, out);
 }

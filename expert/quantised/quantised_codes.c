@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <string.h>
 
 #include "expert/quantised/quantised_take.h"
@@ -165,66 +164,12 @@ static struct expertd_code_words code_words(const struct take *t, size_t word) {
     return c;
 }
 
-// Reads a key of the section that must have one of two values; *second: it has the second.
-static FALLIBLE read_either(const struct take *t, const char *name, const char *const words[2], bool *second) {
-    char text[64] = "";
-    bool found = quantisation_value(t->config, name, text, sizeof text);
-    *second = found && strcmp(text, words[1]) == 0;
-    if (!*second && strcmp(text, words[0]) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, for which config.json must have %s: expected %s or %s, but it is %s",
-             take_file(t, t->codes), t->codes->name, t->format->name, name, words[0], words[1], found ? text : "absent");
-    }
-    return OK;
-}
-
-struct dtype_of_layers {
-    const struct take *t;
-    const char *dtype;
-};
-
-// A member of layer_quant_config, which gives some modules other settings.
-static err_t check_layer_dtype(void *context, const struct config *layer) {
-    const struct dtype_of_layers *of = context;
-    char text[64];
-    if (config_value_text(layer, "weight.dtype", text, sizeof text) && strcmp(text, of->dtype) != 0 && strstr(text, "int4")) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: %s.layer_quant_config has a weight.dtype %s, but global_quant_config has %s: INT4 of Quark with both is not "
-             "supported",
-             config_path(layer), of->t->config->section, text, of->dtype);
-    }
-    return OK;
-}
-
-static FALLIBLE check_layer_dtypes(const struct take *t, const char *dtype) {
-    struct dtype_of_layers of = {t, dtype};
-    const char *object = t->config->object;
-    char key[128];
-    snprintf(key, sizeof key, "%s%slayer_quant_config", object, object[0] ? "." : "");
-    return config_each_member(t->config->config, key, check_layer_dtype, &of);
-}
-
-// Quark packs signed codes (int4) or codes from 0 (uint4), in AWQ's order of nibbles or in order.
-static FALLIBLE read_quark(const struct take *t, struct expertd_code_words *c) {
-    static const char *const DTYPES[2] = {"uint4", "int4"}, *const ORDERS[2] = {"reorder", "order"};
-    bool is_signed, in_order;
-    TRY(read_either(t, "global_quant_config.weight.dtype", DTYPES, &is_signed));
-    TRY(read_either(t, "export.pack_method", ORDERS, &in_order));
-    TRY(check_layer_dtypes(t, DTYPES[is_signed]));
-    if (!is_signed && !quantised_find(t->finder, t->module->name, t->format->zeros)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s%s is missing, the zero points of %s: is the download complete?",
-             take_file(t, t->codes), t->module->name, t->format->zeros, t->codes->name);
-    }
-    c->flip = is_signed ? 0x08 : 0; // to offset binary
-    c->order = in_order ? NULL : AWQ_ORDER;
-    return OK;
-}
-
 FALLIBLE take_codes(struct take *t) {
     size_t word = are_words(t) ? WORD_BITS / t->bits : BYTE_CODES;
     TRY(check_units(t, word));
     t->out->codes = code_words(t, word);
     t->out->format.code = code_of(t);
-    TRY(t->format->layout == CODES_WORDS_QUARK ? read_quark(t, &t->out->codes) : OK);
+    TRY(t->format->layout == CODES_WORDS_QUARK ? take_quark(t) : OK);
     take_range(t, t->codes);
     return OK;
 }

@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "expert/quantised/quantised_blocks.h"
 #include "expert/quantised/quantised_foreign.h"
 #include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
@@ -36,7 +35,7 @@ static bool has_format(const struct quantised_names *names, const struct stored_
 bool quantised_exists(const struct tensor_finder *finder, const char *module) {
     struct quantised_names names;
     if (checkpoint_is_gguf(finder->checkpoint)) {
-        return quantised_blocks_find(finder, module) != NULL;
+        return take_blocks_find(finder, module) != NULL;
     }
     quantised_list(finder, module, &names);
     for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
@@ -128,8 +127,8 @@ static FALLIBLE check_family(const struct take *t) {
                  take_file(t, t->codes), t->codes->name,
                  expertd_tensor_shape_text(t->codes->view.shape, t->codes->view.rank, found), (unsigned long long)t->module->n,
                  (unsigned long long)t->module->k, t->format->name, t->config->section,
-                 t->config->packing[0] ? "packing_format" : "quant_method",
-                 t->config->packing[0] ? t->config->packing : t->config->method, other->name);
+                 t->config->packing_key ? t->config->packing_key : "quant_method",
+                 t->config->packing_key ? t->config->packing : t->config->method, other->name);
         }
     }
     return OK;

@@ -42,12 +42,18 @@ void take_range(struct take *t, const struct safetensors_entry *entry);
 // EXPERTD_ERR_CHECKPOINT: the tensors contradict each other or config.json.
 FALLIBLE take_recognise(struct take *t); // sets format, codes, scales, bits and transposed
 FALLIBLE take_codes(struct take *t);
+FALLIBLE take_quark(struct take *t);  // after the codes, where they have AWQ's order: by config.json
 FALLIBLE take_scales(struct take *t); // after the codes
 FALLIBLE take_zeros(struct take *t);  // after the scales, like the rest
 FALLIBLE take_global(struct take *t);
 FALLIBLE take_order(struct take *t);
 void take_original_shape(struct take *t);
 void take_extras(struct take *t); // marks the tensors that are ignored
+
+// Of GGUF files: the tensor "module.weight" if its elements are codes in blocks (NULL: there is none), and all steps for it.
+// EXPERTD_ERR_CHECKPOINT: a type that is not served, or another shape.
+const struct safetensors_entry *take_blocks_find(const struct tensor_finder *finder, const char *module);
+FALLIBLE take_blocks(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out);
 
 static inline uint64_t take_ceiling(uint64_t a, uint64_t b) {
     return a / b + (a % b != 0);

@@ -1,6 +1,5 @@
 #include "expert/quantised/quantised_tensors.h"
 
-#include "expert/quantised/quantised_blocks.h"
 #include "expert/quantised/quantised_take.h"
 
 // The tensors win: codes and scales exist, and have one meaning.
@@ -33,8 +32,8 @@ static FALLIBLE take(struct take *t) {
 }
 
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
-    if (quantised_blocks_find(finder, module->name)) {
-        return quantised_blocks_take(finder, module, out);
+    if (take_blocks_find(finder, module->name)) {
+        return take_blocks(finder, module, out);
     }
     struct take t = {.finder = finder, .module = module, .out = out};
     *out = (struct quantised_matrix){0};

@@ -84,7 +84,7 @@ static inline struct quantised_layout quantised_layout(const struct expertd_quan
     layout.scale_size = quantised_scale_bytes(format);
     layout.zeros_size = format->minima ? layout.scale_size : format->zero_points ? EXPERTD_KERNEL_PANEL : 0;
     layout.stride = layout.codes + layout.scale_size + layout.zeros_size;
-    if (format->scale == EXPERTD_DTYPE_I8) {
+    if (format->scale == EXPERTD_DTYPE_I8 && format->scale_k > 0) {
         layout.super_size = format->minima ? 2 * QUANTISED_SUPER : QUANTISED_SUPER;
         layout.super_scales = EXPERTD_SUPER_K / layout.scale_k;
         layout.supers = (k + EXPERTD_SUPER_K - 1) / EXPERTD_SUPER_K * layout.super_size;

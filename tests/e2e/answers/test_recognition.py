@@ -4,8 +4,10 @@ Answers are compared with weights that numpy dequantises."""
 import numpy as np
 import pytest
 
+from harness import fused as fused_harness
+from harness import quantised as quantised_harness
 from harness.fused import Fused, FusedCheckpoint, bare, underscored
-from harness.quantised import (BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, AWQ, QuantisedCheckpoint, Variant, awq, compressed, fp4, fp8, gptq,
+from harness.quantised import (BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, VARIANTS, AWQ, QuantisedCheckpoint, Variant, awq, compressed, fp4, fp8, gptq,
                                int_quantized, mlx_mx, pack_quantized, quark)
 from harness.tensors import error_per_token, tensor, values_of
 
@@ -170,6 +172,26 @@ def test_all_experts_in_one_tensor(name, tmp_path, start_daemon):
         checkpoint.tensors.update({n: (checkpoint.tensors[n][0], checkpoint.tensors[n][1].reshape(1)) for n in scales})
         checkpoint.write()
     check(checkpoint, FUSED[name].name, start_daemon)
+
+
+SHORT = {
+    "auto_round_mxfp8": METHODS["auto_round_mxfp8"],
+    "fp4_beside_scale": VARIANTS["fp4_beside_scale"],
+    "awq": VARIANTS["awq"],
+    "quark_uint4": METHODS["quark_uint4"],
+    "fp8_groups": Variant("fp8_group32", compressed("float-quantized", num_bits=8, type="float", strategy="group", group_size=32),
+                          fp8(".weight_scale", "F32", (1, 32))),
+    "mxfp8_transposed": FUSED["mxfp8_transposed"],
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_last_group_along_k_may_be_short(name, tmp_path, start_daemon, monkeypatch):
+    """Down has 208 k: six groups of 32 and one of 16."""
+    for module in (fused_harness, quantised_harness):
+        monkeypatch.setattr(module, "WIDTH", 208)
+    kind = FusedCheckpoint if isinstance(SHORT[name], Fused) else QuantisedCheckpoint
+    check(kind(tmp_path / name, SHORT[name]), SHORT[name].name, start_daemon)
 
 
 def test_rows_of_down_may_have_their_scales_along_n(tmp_path, start_daemon):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from harness.daemon import Daemon
-from harness.quantised import (AWQ, EXPERTS, GPTQ, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, compressed, gptq, pack_quantized,
-                               words)
+from harness.quantised import (AWQ, EXPERTS, GPTQ, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, compressed, gptq,
+                               int_quantized, pack_quantized, words)
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS, SEEDS = 8, 6
@@ -116,6 +116,21 @@ def symmetry_of_compressed_tensors(random, folder):
     section(checkpoint)["config_groups"]["group_0"]["weights"]["symmetric"] = said
     right = (said is False) == asymmetric
     return Case(checkpoint, ("weight_zero_point", "symmetric"), SERVED if right else REFUSED)
+
+
+def zero_points_of_symmetric_compressed_tensors(random, folder):
+    bits, elements = one_of(random, (4, 8)), bool(random.integers(2))
+    style, quantise = ("int-quantized", int_quantized(32)) if elements else ("pack-quantized", pack_quantized(bits, 32))
+    checkpoint = new(folder, random, quantise, compressed(style, num_bits=8 if elements else bits, type="int", strategy="group",
+                                                          group_size=32, symmetric=True))
+    middle = 0 if elements else 1 << bits - 1
+    stored = int(one_of(random, (0, middle, 3)))
+    for part, expert in modules():
+        rows, groups = (HIDDEN, WIDTH // 32) if part == "down_proj" else (WIDTH, HIDDEN // 32)
+        zeros = np.full((rows, groups), stored)
+        checkpoint.tensors[checkpoint.module(part, expert) + ".weight_zero_point"] = (
+            ("I8", zeros) if elements else ("I32", words(zeros.T, bits).T))
+    return Case(checkpoint, ("weight_zero_point", "weights.symmetric is true"), REFUSED if stored == 3 else SERVED)
 
 
 def zero_points_in_bytes(random, folder):
@@ -239,6 +254,15 @@ def block_size(random, folder):
     section(checkpoint)["weight_block_size"] = one_of(random, ([128, 128], [64, 64], [32, 64], [1, 128], [64, 128]))
     right = section(checkpoint)["weight_block_size"] == [128, 128]
     return Case(checkpoint, (f"{SECTION}.weight_block_size", ".weight_scale_inv"), SERVED if right else REFUSED)
+
+
+def group_size_is_not_said(random, folder):
+    """A short last group: the number of scales fits groups of two sizes."""
+    group = one_of(random, (32, 64, 128))
+    checkpoint = new(folder, random, gptq(4, group), GPTQ)
+    del section(checkpoint)["group_size"]
+    of_all(checkpoint, ".g_idx", lambda a: None)
+    return Case(checkpoint, (".scales", "nothing about the size of a group"), SERVED if group == 32 else EITHER)
 
 
 def group_size_of_another_format(random, folder):
@@ -373,6 +397,13 @@ def which_layers_have_experts(random, folder):
     return Case(checkpoint, ("config.json says that layer",), SERVED if served else REFUSED)
 
 
+def setting_of_one_layer(random, folder):
+    checkpoint = new(folder, random, plain, {})
+    other = int(one_of(random, (1, 2, 3)))
+    checkpoint.config["per_layer_config"] = {"0": {"num_experts_per_tok": other}}
+    return Case(checkpoint, ("per_layer_config.0", "num_experts_per_tok"), SERVED if other == 2 else REFUSED)
+
+
 def dtype_of_elements(random, folder):
     checkpoint = new(folder, random, plain, {})
     checkpoint.config["torch_dtype"] = one_of(random, ("float16", "bfloat16", "float32"))
@@ -380,10 +411,11 @@ def dtype_of_elements(random, folder):
 
 
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
-              zero_points_in_bytes, form_of_zero_points, file_beside_config, order_of_gptq, one_order_is_missing,
-              order_of_compressed_tensors, bits, group_size, group_size_of_another_format, strategy, block_size, weight_shape,
-              override, groups, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
-              which_layers_have_experts, dtype_of_elements]
+              zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
+              order_of_gptq, one_order_is_missing, order_of_compressed_tensors, bits, group_size, group_size_is_not_said,
+              group_size_of_another_format, strategy, block_size, weight_shape, override, groups, no_group, ignore_list,
+              second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
+              which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):

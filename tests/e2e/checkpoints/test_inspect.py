@@ -106,6 +106,31 @@ def test_a_refused_layer_does_not_hide_the_others(tmp_path):
     assert inspect_json(folder, "--layers", "0-0")["served"]
 
 
+def test_layers_whose_files_are_missing_are_named(thousand_files, tmp_path):
+    folder = tmp_path / "links"
+    folder.mkdir()
+    for file in thousand_files.iterdir():
+        (folder / file.name).symlink_to(file)
+    header, _ = read_header(thousand_files / "model-00005-of-01000.safetensors")
+    gone = {int(name.split(".")[2]) for name in header}
+    assert gone == {0, 4, 31}
+    (folder / "model-00005-of-01000.safetensors").unlink()
+    begun = time.monotonic()
+    found = inspect_json(folder, status=65)
+    assert time.monotonic() - begun < 5 * SLOW
+    assert {layer["layer"] for layer in found["layers"] if not layer["served"]} == gone and len(found["layers"]) == 32
+    assert all("model-00005-of-01000" in layer["refusal"] for layer in found["layers"] if not layer["served"])
+    assert "--layers 5-30 would be served" in inspect(folder, status=65)
+
+
+def test_what_is_odd_but_served_is_noted(tmp_path):
+    folder = copy_case("qwen3_moe_sharded", tmp_path)
+    (folder / "model.safetensors").write_bytes(b"an interrupted save")
+    found = inspect_json(folder)
+    assert found["served"] and "model.safetensors" in found["notes"][0]["message"]
+    assert rows_of(inspect(folder))["note"].split("note")[1].strip() == found["notes"][0]["message"]
+
+
 def test_a_refusal_is_the_daemons(tmp_path):
     folder = copy_case("mixtral", tmp_path)
     change_config(folder, hidden_act="tanh")

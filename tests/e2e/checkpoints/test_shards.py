@@ -2,8 +2,10 @@
 numbered shards are read. The answers are those of the golden case, or the error names the files."""
 
 import json
+import os
 import time
 
+import numpy as np
 import pytest
 
 from harness.checkpoints import read_header, write_safetensors
@@ -187,6 +189,34 @@ def test_two_sets_of_numbered_shards_are_refused(folder):
     folder.index = None
     folder.files["model-00001-of-00004.safetensors"] = {}
     refused(folder.write(), "model-00001-of-00004.safetensors", "different sets")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_spread_over_files_is_served_or_refused_by_name(tmp_path, serve, seed):
+    """Tensors lie anywhere, with worthless copies elsewhere; some files are damaged or gone. The answers are right, or the error names a
+    file that a served block needs."""
+    random = np.random.default_rng(seed)
+    folder, files = Folder(tmp_path / "model"), [f"part-{i}.safetensors" for i in range(6)]
+    tensors = {name: entry for part in folder.files.values() for name, entry in part.items()}
+    folder.files = {file: {} for file in files}
+    for name, entry in tensors.items():
+        layer = next((layer for layer in LAYERS if name.startswith(f"model.layers.{layer}.mlp.")), None)
+        choices = files[:2] if layer == 0 else files[2:4] if layer == 1 else files  # of each block in two files
+        folder.index[name] = str(random.choice(choices))
+        for file in files:
+            if file == folder.index[name]:
+                folder.files[file][name] = entry
+            elif random.random() < 0.3:
+                folder.files[file][name] = zeros(entry)
+    path, layer = folder.write(), int(random.integers(2))
+    needed = {folder.index[name] for name in tensors if name.startswith(f"model.layers.{layer}.mlp.")}
+    for file in files:
+        if file not in needed:
+            [(path / file).unlink, lambda file=file: (path / file).write_bytes(b"damaged"), lambda: None][random.integers(3)]()
+    serve(path, layers=(layer,), arguments=("--layers", f"{layer}-{layer}"))
+    lost = str(random.choice(sorted(needed)))
+    [(path / lost).unlink, lambda: os.truncate(path / lost, 2000)][random.integers(2)]()
+    refused(path, lost, f"model.layers.{layer}.mlp.", arguments=("--layers", f"{layer}-{layer}"))
 
 
 @pytest.mark.release

@@ -203,6 +203,21 @@ def test_files_of_digests_that_cannot_be_read_or_written_are_named(folder, tmp_p
         assert done.returncode == status and flag in done.stderr and str(none) in done.stderr, done.stderr
 
 
+def test_faults_of_digest_files_are_found_before_the_load(folder, tmp_path):
+    (folder / "model.safetensors").unlink()
+    for flag in ("--digests", "--compare-digests"):
+        done = run_program("expertd", "--verify", "--model", folder, flag, tmp_path / "none" / "digests")
+        assert flag in done.stderr and "model.safetensors" not in done.stderr
+    done = run_program("expertd", "--verify", "--model", folder, "--digests", tmp_path / "digests")
+    assert "model.safetensors" in done.stderr and not (tmp_path / "digests").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mixtral"], "a temporary file is left"
+
+
+def test_digests_go_to_a_pipe(folder):
+    done = run_program("expertd", "--verify", "--model", folder, "--digests", "/dev/stdout")
+    assert done.returncode == 0 and "layer 1 expert 7 " in done.stdout
+
+
 @pytest.mark.parametrize("arguments, named", [(("--digests", "x"), "--verify"), (("--compare-digests", "x"), "--verify")])
 def test_wrong_command_lines(arguments, named):
     done = run_program("expertd", "--model", "synthetic:tiny", *arguments)

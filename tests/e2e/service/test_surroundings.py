@@ -1,6 +1,7 @@
 """Programs as a process of any parent: descriptors, signals, limits, folders and files that are unusual or missing. A program serves, or
 exits with a message that names what it needs. It never ends by a signal."""
 
+import ctypes.util
 import os
 import shlex
 import signal
@@ -65,6 +66,8 @@ SERVED_MOUNTED = {
 REFUSED = {
     "stack": ("ulimit -s 128;", "stack is limited to 128 KiB"),
     "descriptors": ("ulimit -n 8;", "can open"),
+    "address space": ("ulimit -v 95000;", "raise the limits on its address space"),
+    "data": ("ulimit -d 50000;", "raise the limits on its address space"),
 }
 PROGRAMS = {"expertd": ("--version",), "expertctl": ("models",), "expertd-bench": ("--help",), "expertd-verify": ("--help",)}
 
@@ -86,16 +89,26 @@ def serve_and_stop(prefix):
         daemon.stop()
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", [name for name in SERVED if not SANITIZER or name != "no environment"])  # it has the suppressions
 def test_a_daemon_serves_in_any_surroundings(name):
     serve_and_stop(SERVED[name])
 
 
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers read /proc")
 @pytest.mark.parametrize("name", SERVED_MOUNTED)
 def test_a_daemon_serves_without_usual_folders(name):
     if not may_mount():
         pytest.skip("mounting needs privileges")
     serve_and_stop(SERVED_MOUNTED[name])
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers have an allocator of their own")
+@pytest.mark.parametrize("name", ("jemalloc", "mimalloc", "tcmalloc_minimal"))
+def test_a_daemon_serves_with_another_allocator(name):
+    library = ctypes.util.find_library(name)
+    if not library:
+        pytest.skip(f"lib{name} is not installed")
+    serve_and_stop(("env", f"LD_PRELOAD={library}"))
 
 
 @pytest.mark.skipif(SANITIZER != "", reason="sanitizers need more of both")

@@ -44,7 +44,7 @@ struct small_m_args {
     const struct integer_block *integer_blocks[SMALL_M_ROWS]; // [scales][integer_blocks(scale_k)] of each row; NULL: all by FMA
     const struct integer_line *integer_lines[SMALL_M_ROWS];
     const panel_row *scale[KERNEL_PANELS_MAX];          // [scales] of each panel
-    const panel_row *minima;                            // [scales] of the call's only panel; NULL: the format has none
+    const panel_row *minima;                            // [scales] of the call's only panel; NULL: none to subtract
     const float *minus[SMALL_M_ROWS];                   // with minima, [scales]: -(the sum of the row over each group)
     float *partials[SMALL_M_ROWS], *sums[SMALL_M_ROWS]; // 32-byte aligned; sum = fma(partial, scale, sum), groups ascending
 };

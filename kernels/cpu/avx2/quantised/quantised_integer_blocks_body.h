@@ -113,12 +113,12 @@ PANEL_INLINE void integer_scale(const struct small_m_args *a, const struct scale
 // Not inlined: inlining it makes the kernel of groups of one block .95 to .98 as fast.
 static __attribute__((noinline)) void multiply_blocks(const struct small_m_args *a) {
     const struct tables t = tables_load();
+    const bool extras = small_m_has_extras(a);
     for (size_t s = 0; s < a->scales; s++) {
         const struct scale_group group = small_m_scale_group(a, s);
         integer_scale(a, &group, &t);
-        small_m_prefetch_more_scales(a, &group);
-        if (a->minima && a->ends) {
-            small_m_subtract(a, s, 1);
+        if (extras) {
+            small_m_finish(a, group.ahead, s, 1);
         }
     }
 }

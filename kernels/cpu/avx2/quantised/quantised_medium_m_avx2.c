@@ -129,6 +129,7 @@ PANEL_INLINE void medium_m_subtract(const struct chunk *c, struct work *work, si
 
 PANEL_INLINE void medium_m_rows(const struct chunk *c, size_t rows, const struct ieee_decoder *decoder, const float **x,
                                 struct work *work, size_t row) {
+    const bool minima = c->format->minima && c->ends;
     size_t depth = c->layout.scale_k;
     for (size_t s = 0; s < c->scales; s++) {
         const panel_row *weights = (const panel_row *)work->weights + s * c->layout.scale_k;
@@ -141,7 +142,7 @@ PANEL_INLINE void medium_m_rows(const struct chunk *c, size_t rows, const struct
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += depth;
         }
-        if (c->format->minima && c->ends) {
+        if (minima) {
             medium_m_subtract(c, work, row, rows, s);
         }
     }

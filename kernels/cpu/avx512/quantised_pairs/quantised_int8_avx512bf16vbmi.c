@@ -5,6 +5,7 @@
 
 enum { PAIRS_WORKING = 7 };
 
+#define PAIRS_EXTRAS true
 #define PAIRS_DECODER pairs_int8
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_body.h"
 #endif

@@ -6,12 +6,17 @@
 //   struct line, line_open(codes, tables, zero)
 //   line_pair(line, tables, pair)   one pair of k of the line as bf16, 16 columns
 //   PAIRS_DECODER            the name of the resulting struct pairs_decoder
+//   PAIRS_EXTRAS             true if formats of these codes can have super scales or minima; else may be left out
 #include <string.h>
 
 #include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
 #include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
 #include "kernels/cpu/backend/backends.h"
 #include "kernels/cpu/common/prefetch_distance.h"
+
+#ifndef PAIRS_EXTRAS
+#define PAIRS_EXTRAS false
+#endif
 
 enum {
     LANES = 16,
@@ -142,12 +147,13 @@ PANEL_INLINE void small_m_subtract(struct small_m_shape shape, const struct pair
     }
 }
 
-PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small_m_shape shape) {
+// extras: with super scales or minima. A constant, because testing for them in each scale group takes .03 of the speed of one row.
+PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small_m_shape shape, bool extras) {
     const struct pairs_scales *a = &small_m->scales;
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format),
-                 prefetched = a->format->minima ? 2 * scale_bytes : scale_bytes;
+                 prefetched = extras && a->format->minima ? 2 * scale_bytes : scale_bytes;
     const size_t rows = shape.rows;
     const uint8_t *codes = a->codes;
     const uint16_t *x[PAIRS_SMALL_M];
@@ -172,18 +178,26 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += lines * PAIRS_LINE_K;
         }
-        const uint8_t *supers = a->supers ? a->supers + s * scale_k / EXPERTD_SUPER_K * a->super_size : NULL;
+        const uint8_t *supers = extras && a->supers ? a->supers + s * scale_k / EXPERTD_SUPER_K * a->super_size : NULL;
         if (supers) {
             panel_scales_super(stored, supers, factors);
         } else {
             panel_scales(a->format, stored, global, factors);
         }
         small_m_close(shape, partials, factors, sums, small_m->sums);
-        if (small_m->minus) {
+        if (extras && small_m->minus) {
             small_m_subtract(shape, small_m, stored + scale_bytes, supers, s, sums, small_m->sums);
         }
     }
     small_m_store(shape, sums, small_m->sums);
+}
+
+PANEL_INLINE void small_m_any(const struct pairs_small_m *small_m, struct small_m_shape shape) {
+    if (PAIRS_EXTRAS && (small_m->minus || small_m->scales.supers)) {
+        small_m_rows(small_m, shape, true);
+    } else {
+        small_m_rows(small_m, shape, false);
+    }
 }
 
 // More than two rows of 4-bit codes take two blocks of columns at a time, which leaves registers for sums. A CPU that starts two
@@ -195,13 +209,13 @@ PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small
 
 #define SMALL_M_FUNCTIONS(rows)                                                                                                    \
     static void small_m_one_##rows(const struct pairs_small_m *small_m) {                                                          \
-        small_m_rows(small_m, SMALL_M_ONE(rows));                                                                                  \
+        small_m_any(small_m, SMALL_M_ONE(rows));                                                                                   \
     }                                                                                                                              \
     static void small_m_two_##rows(const struct pairs_small_m *small_m) {                                                          \
         if ((rows) == 1 && prefetch_as_intel()) {                                                                                  \
-            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_INTEL));                                                        \
+            small_m_any(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_INTEL));                                                         \
         } else {                                                                                                                   \
-            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_ZEN5));                                                         \
+            small_m_any(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_ZEN5));                                                          \
         }                                                                                                                          \
     }
 

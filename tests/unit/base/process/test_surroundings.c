@@ -137,6 +137,7 @@ static void inherit_hard_stack_limit(void) {
 }
 
 static void inherit_few_descriptors(void) {
+    (void)close_range(STDERR_FILENO + 1, ~0U, 0); // what a test runner leaves open counts too
     limit(RLIMIT_NOFILE, 8, 8);
 }
 
@@ -146,8 +147,13 @@ static void inherit_used_descriptors(void) {
     }
 }
 
+static void inherit_little_memory(void) {
+    limit(RLIMIT_DATA, 64 << 20, 64 << 20);
+}
+
 static void low_hard_limits_are_named(void **state) {
     (void)state;
+    check(inherit_little_memory, always, "cannot map 128 MiB");
     check(inherit_hard_stack_limit, always, "limited to 128 KiB");
     check(inherit_few_descriptors, always, "5 more files");
     check(inherit_used_descriptors, always, "0 more files");

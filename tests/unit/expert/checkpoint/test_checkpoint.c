@@ -527,6 +527,8 @@ static void a_damaged_shard_is_named(void **state) {
     assert_non_null(strstr(expertd_err_message(), "download it again"));
     assert_int_equal(truncate(path_of("model.safetensors"), 0), 0);
     refuse("it is empty");
+    builder_write_text(folder, "model.safetensors.aria2", "");
+    refuse("(a download is under way or was interrupted: found model.safetensors.aria2)");
     builder_write_text(folder, "config.json", "{\"a\":1,}");
     refuse("config.json: bad JSON in line 1");
 }

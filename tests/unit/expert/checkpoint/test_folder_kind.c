@@ -69,11 +69,11 @@ static const struct kind_case CASES[] = {
     {"model.safetensors.aria2", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {"x.crdownload", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {".cache/huggingface/download/x=.abc.incomplete", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
-    {"consolidated.safetensors", "it has the vendor's own form", FOLDER_OTHER_FORMAT},
-    {"consolidated-00001-of-00002.safetensors", "it has the vendor's own form", FOLDER_OTHER_FORMAT},
-    {"consolidated.00.pth", "it has the vendor's own form", FOLDER_OTHER_FORMAT},
-    {"params.json", "it has the vendor's own form", FOLDER_OTHER_FORMAT},
-    {"model0-mp8.safetensors", "it has the vendor's own form", FOLDER_OTHER_FORMAT},
+    {"consolidated.safetensors", "it is in the own form of Mistral", FOLDER_OTHER_FORMAT},
+    {"consolidated-00001-of-00002.safetensors", "it is in the own form of", FOLDER_OTHER_FORMAT},
+    {"consolidated.00.pth", "it is in the own form of", FOLDER_OTHER_FORMAT},
+    {"params.json", "it is in the own form of", FOLDER_OTHER_FORMAT},
+    {"model0-mp8.safetensors", "it is in the own form of", FOLDER_OTHER_FORMAT},
     {"rank0.engine", "it is an engine that was built for one kind of GPU", FOLDER_OTHER_FORMAT},
     {"model_index.json", "it is a diffusers pipeline", FOLDER_OTHER_FORMAT},
     {"pytorch_model-00001-of-00002.bin", "pickled PyTorch weights are not supported: convert", FOLDER_OTHER_FORMAT},
@@ -81,8 +81,8 @@ static const struct kind_case CASES[] = {
     {"tf_model.h5", "weights of this framework are not supported", FOLDER_OTHER_FORMAT},
     {"train-00000-of-00001.parquet", "it is a data set", FOLDER_OTHER_FORMAT},
     {"model.tar.gz", "archives are not read", FOLDER_OTHER_FORMAT},
-    {"tokenizer.json", "it holds a tokenizer, but no model", FOLDER_OTHER_FORMAT},
-    {"output.safetensors", "its index is missing", FOLDER_OTHER_FORMAT},
+    {"tokenizer.json", "it holds a tokenizer, but no model", FOLDER_PARTS},
+    {"output.safetensors", "its index is missing", FOLDER_PARTS},
 };
 
 static void the_kind_is_told_with_and_without_a_config(void **state) {
@@ -158,6 +158,21 @@ static void a_folder_above_checkpoints_names_them(void **state) {
     touch("c/config.json");
     touch("d/config.json");
     refuse(folder, "its subfolders have: a, b, c, ...: name one of them");
+    touch("tokenizer.json");
+    refuse(folder, "its subfolders have: a, b, c, ...: name one of them");
+    touch("model_index.json");
+    refuse(folder, "it is a diffusers pipeline"); // its parts have a config.json each
+}
+
+static void what_lies_further_below_is_named(void **state) {
+    (void)state;
+    char wanted[256];
+    touch("org/repo/model.gguf");
+    snprintf(wanted, sizeof wanted, "has no config.json; %s/org/repo has model.gguf: GGUF", folder);
+    refuse(folder, wanted);
+    touch("org/tiny/config.json");
+    snprintf(wanted, sizeof wanted, "has no config.json, but a folder below has: name %s/org/tiny", folder);
+    refuse(folder, wanted);
 }
 
 static void folders_of_a_hub_cache_say_how_to_name_the_model(void **state) {
@@ -190,10 +205,15 @@ static void an_unfinished_download_in_the_cache_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(the_kind_is_told_with_and_without_a_config),          TEST(a_model_beside_other_files_is_opened),
-        TEST(weights_without_a_config_say_what_is_missing),        TEST(a_file_in_the_place_of_a_folder_names_the_folder),
-        TEST(a_path_that_does_not_exist_names_the_nearest_folder), TEST(a_folder_above_checkpoints_names_them),
-        TEST(folders_of_a_hub_cache_say_how_to_name_the_model),    TEST(an_unfinished_download_in_the_cache_is_named),
+        TEST(the_kind_is_told_with_and_without_a_config),
+        TEST(a_model_beside_other_files_is_opened),
+        TEST(weights_without_a_config_say_what_is_missing),
+        TEST(a_file_in_the_place_of_a_folder_names_the_folder),
+        TEST(a_path_that_does_not_exist_names_the_nearest_folder),
+        TEST(a_folder_above_checkpoints_names_them),
+        TEST(what_lies_further_below_is_named),
+        TEST(folders_of_a_hub_cache_say_how_to_name_the_model),
+        TEST(an_unfinished_download_in_the_cache_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
