@@ -15,7 +15,8 @@ enum { LENGTH_BYTES = 8 }; // the little-endian u64 before the header
 
 static const char METADATA[] = "__metadata__";
 
-// Types of the format that have no enum expertd_dtype. Their sizes are checked; their values are not used.
+// Types of the format that have no enum expertd_dtype. Their sizes are checked; their values are not used, except that F4, two
+// codes a byte, is given as U8 with half of the last dimension.
 struct foreign_dtype {
     const char *name;
     uint64_t bits;
@@ -196,6 +197,10 @@ static FALLIBLE check_entry(const struct parser *p, const struct entry_text *tex
     }
     view->data = p->data + text->begin;
     view->bytes = all_bits / 8;
+    if (bits == 4 && view->rank > 0 && view->shape[view->rank - 1] % 2 == 0) {
+        view->dtype = EXPERTD_DTYPE_U8;
+        view->shape[view->rank - 1] /= 2;
+    }
     return OK;
 }
 

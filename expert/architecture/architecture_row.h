@@ -76,7 +76,8 @@ struct expectation {
     const char *key, *values;
 };
 
-// Tensor names below a layer ("model.layers.3."). Lists end with NULL; error messages show a list's first name.
+// The model's own tensor names below a layer ("model.layers.3."). Parts are also found under the names of other models and tools
+// (layout/block_names.h). Lists end with NULL; error messages show a list's first name.
 struct tensor_names {
     const char *layers; // the component before the layer's number; NULL: "layers"
     const char *router[TENSOR_NAME_ALTERNATIVES];

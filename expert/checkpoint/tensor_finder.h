@@ -1,6 +1,6 @@
 // Takes tensors out of a checkpoint by name, checks shape and dtype, and marks them as taken. A tensor of an MoE block that is not
-// taken in the end is an error (tensor_none_left). All error messages about tensors are written here. One owner, during one load;
-// borrows the checkpoint. Private to expert/.
+// taken in the end is an error (layout/block_leftovers.h). One owner, during one load; borrows the checkpoint. Private to
+// expert/.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_TENSOR_FINDER_H
 #define EXPERTD_EXPERT_CHECKPOINT_TENSOR_FINDER_H
 
@@ -59,22 +59,8 @@ FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint
 // A table of ids [rows, columns], I32 or I64, with at least one row.
 FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out);
 
-// The experts' module and how its experts are numbered: num_experts experts with weights, then num_identity_experts identity
-// experts. transformers saves weights for identity experts too; these tensors are ignored.
-struct expert_numbers {
-    const char *module;
-    uint32_t num_experts, num_identity_experts;
-};
-
-// EXPERTD_ERR_CHECKPOINT: a tensor whose name begins with `block` was not taken (the message names the first). Tensors of identity
-// experts are exempt.
-FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts);
-
 // For messages: " (quantization_config says quant_method fp8)", or "" without such a section; returns text.
 enum { TENSOR_QUANTISED_TEXT_MAX = 128 };
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]);
-
-// The error for experts below `module` ("...mlp.experts.") that are stored in no supported layout.
-err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module);
 
 #endif

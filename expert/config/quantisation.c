@@ -53,6 +53,16 @@ static FALLIBLE read_method(struct quantisation *q) {
     return OK;
 }
 
+// AutoRound's key, or its older name.
+static void read_packing(struct quantisation *q) {
+    static const char *const KEYS[] = {"packing_format", "backend"};
+    bool auto_round = strstr(q->method, "auto-round") || strstr(q->method, "auto_round") || strstr(q->method, "autoround");
+    for (size_t i = 0; auto_round && !q->packing_key && i < sizeof KEYS / sizeof *KEYS; i++) {
+        bool found = config_value_text(q->config, key_of(q, KEYS[i]).text, q->packing, sizeof q->packing);
+        q->packing_key = found ? KEYS[i] : NULL;
+    }
+}
+
 // The key must be absent or have this value.
 static FALLIBLE expect_text(const struct quantisation *q, const char *name, const char *expected) {
     char text[64];
@@ -79,6 +89,10 @@ static const struct form FORMS[] = {
     {"packing_format", "auto_round:auto_gptq", false},
     {"packing_format", "auto_round:gptqmodel", true},
     {"packing_format", "auto_round", true},
+    {"packing_format", "auto_round:exllamav2", true},
+    {"packing_format", "auto_round:tritonv2", true},
+    {"backend", "auto_round:exllamav2", true}, // older name of packing_format
+    {"backend", "auto_round:tritonv2", true},
 };
 enum { FORM_COUNT = sizeof FORMS / sizeof *FORMS };
 
@@ -179,6 +193,7 @@ static FALLIBLE read_base(struct quantisation *q) {
 
 static FALLIBLE read_section(struct quantisation *q) {
     TRY(read_method(q));
+    read_packing(q);
     struct key transform = key_of(q, "transform_config.config_groups");
     if (config_object_size(q->config, transform.text) > 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s rotates the inputs and outputs of the experts, which is not supported",
@@ -194,6 +209,14 @@ static FALLIBLE read_section(struct quantisation *q) {
     TRY(read_base(q));
     TRY(quantisation_read_overrides(q->config, q->object, &q->overrides));
     return read_ignored(q);
+}
+
+bool quantisation_names(const struct quantisation *q, const char *family) {
+    return strstr(q->packing_key ? q->packing : q->method, family) != NULL;
+}
+
+bool quantisation_value(const struct quantisation *q, const char *name, char *text, size_t bytes) {
+    return q->config && config_value_text(q->config, key_of(q, name).text, text, bytes);
 }
 
 // ---- a file beside config.json ----

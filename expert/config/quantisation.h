@@ -18,11 +18,13 @@ enum { QUANTISATION_METHOD_MAX = 64, QUANTISATION_CANDIDATES_MAX = 8 };
 
 struct quantisation {
     bool is_read;
-    const struct config *config;          // NULL: config.json has no such section
-    const char *object;                   // the section's key in it; "": the whole file
-    const char *section;                  // for messages: "quantization_config", "quantize_config.json"
-    char method[QUANTISATION_METHOD_MAX]; // quant_method; "": not specified
-    struct quantisation_setting base;     // of modules without an override
+    const struct config *config;           // NULL: config.json has no such section
+    const char *object;                    // the section's key in it; "": the whole file
+    const char *section;                   // for messages: "quantization_config", "quantize_config.json"
+    char method[QUANTISATION_METHOD_MAX];  // quant_method; "": not specified
+    char packing[QUANTISATION_METHOD_MAX]; // AutoRound's "auto_round:auto_gptq"; "": not specified
+    const char *packing_key;               // "packing_format", or its older name "backend"; NULL: not specified
+    struct quantisation_setting base;      // of modules without an override
     struct quantisation_overrides overrides;
     struct name_pattern *ignored; // modules that are not quantised
     size_t ignored_count;
@@ -45,6 +47,12 @@ struct quantisation_file {
 // quantisation_deinit.
 FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out);
 void quantisation_deinit(struct quantisation *quantisation); // legal on a zeroed struct
+
+// A value of the section as text; false: absent or null. name: "version", "export.pack_method".
+bool quantisation_value(const struct quantisation *quantisation, const char *name, char *text, size_t bytes);
+
+// Do packing_format or quant_method name the family "awq" or "gptq"? A packing_format takes precedence.
+bool quantisation_names(const struct quantisation *quantisation, const char *family);
 
 // The settings that config.json gives a module ("model.layers.3.mlp.experts.0.up_proj"). Several groups of config_groups may name a
 // module: then the shapes of its tensors decide.

@@ -5,26 +5,53 @@
 #include <string.h>
 
 #include "expert/checkpoint/tensor_finder.h"
+#include "expert/layout/block_leftovers.h"
+#include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"
+#include "expert/layout/expert_names.h"
 #include "expert/layout/layer_survey.h"
+#include "expert/layout/layout_miss.h"
 
-// Chooses the first alternative that exists. If none exists, chooses the first, which is then reported as missing.
-static FALLIBLE choose_name(const struct tensor_finder *finder, const char *layer, const char *const *names, bool is_module,
-                            char out[TENSOR_NAME_MAX]) {
-    for (const char *const *name = names; *name; name++) {
-        TRY(tensor_name(out, "%s.%s%s", layer, *name, is_module ? "." : ""));
-        if (is_module ? tensor_first_below(finder, out) != NULL : tensor_exists(finder, out)) {
-            return tensor_name(out, "%s.%s", layer, *name);
-        }
-    }
-    return tensor_name(out, "%s.%s", layer, names[0]);
+// The error for a part that no known name has. It lists the block's tensors, without those in the experts' module if it has one.
+static err_t part_is_missing(const struct block_search *search, const char *name) {
+    const struct checkpoint *checkpoint = search->finder->checkpoint;
+    char block[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], text[LAYOUT_TENSORS_TEXT_MAX], quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(tensor_name(block, "%s.", search->block));
+    TRY(tensor_name(module, "%s.", search->module));
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "%s: tensor %s is missing%s, under this and every other known name; beside the experts, %s holds %s",
+         checkpoint_path(checkpoint), name, tensor_quantised_text(search->finder, quantised), search->block,
+         layout_tensors_text(checkpoint, block, strcmp(block, module) == 0 ? NULL : module, text));
 }
 
-static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
-                                      struct layer_tensors *out) {
+static FALLIBLE find_part(const struct block_search *search, enum block_part part, char name[TENSOR_NAME_MAX]) {
+    bool exists;
+    TRY(block_names_find(search, part, name, &exists));
+    return exists ? OK : part_is_missing(search, name);
+}
+
+// The vector [n] of a part.
+static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
+                            struct vector_source *out) {
+    char name[TENSOR_NAME_MAX];
+    TRY(find_part(search, part, name));
+    return tensor_take_vector(finder, name, n, out);
+}
+
+// The matrix [n, k] of a part.
+static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
+                            uint64_t k, struct expertd_weight_source *out) {
+    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX];
+    TRY(find_part(search, part, name));
+    TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
+    TRY(expert_names_check_plain(finder, module));
+    return tensor_take_matrix(finder, name, n, k, out);
+}
+
+static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
     const struct safetensors_entry *entry = NULL;
-    TRY(tensor_name(name, "%s.%s", layer, names->token_experts));
+    TRY(find_part(search, BLOCK_TOKEN_EXPERTS, name));
     TRY(tensor_take_table(finder, name, out->params.routing.top_k, &entry));
     INVARIANT(entry != NULL);
     out->params.num_token_ids = (uint32_t)entry->view.shape[0];
@@ -32,138 +59,106 @@ static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct
     return OK;
 }
 
-static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struct architecture *row, const char *layer,
-                                       struct layer_tensors *out) {
+static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struct architecture *row,
+                                       const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
-    TRY(choose_name(finder, layer, row->names->selection_bias, false, name));
-    if (row->selection_bias_is_optional && !tensor_exists(finder, name)) {
+    bool exists;
+    TRY(block_names_find(search, BLOCK_SELECTION_BIAS, name, &exists));
+    if (!exists && row->selection_bias_is_optional) {
         out->params.router_has_selection_bias = false;
         return OK;
     }
-    return tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias);
+    return exists ? tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias)
+                  : part_is_missing(search, name);
 }
 
-static FALLIBLE resolve_router(struct tensor_finder *finder, const struct architecture *row, const char *layer,
+static FALLIBLE resolve_router(struct tensor_finder *finder, const struct architecture *row, const struct block_search *search,
                                struct layer_tensors *out) {
-    const struct tensor_names *names = row->names;
     const struct layer_params *p = &out->params;
-    char name[TENSOR_NAME_MAX];
-    TRY(choose_name(finder, layer, names->router, false, name));
-    TRY(tensor_take_matrix(finder, name, p->routing.num_experts, p->hidden_size, &out->router));
+    TRY(take_matrix(finder, search, BLOCK_ROUTER, p->routing.num_experts, p->hidden_size, &out->router));
     if (p->router_has_bias) {
-        TRY(tensor_name(name, "%s.%s", layer, names->router_bias));
-        TRY(tensor_take_vector(finder, name, p->routing.num_experts, &out->router_bias));
+        TRY(take_vector(finder, search, BLOCK_ROUTER_BIAS, p->routing.num_experts, &out->router_bias));
     }
     if (p->router_has_selection_bias) {
-        TRY(resolve_selection_bias(finder, row, layer, out));
+        TRY(resolve_selection_bias(finder, row, search, out));
     }
     if (p->needs_router_input) {
-        TRY(tensor_name(name, "%s.%s", layer, names->router_norm));
-        TRY(tensor_take_vector(finder, name, p->hidden_size, &out->router_norm));
-        TRY(tensor_name(name, "%s.%s", layer, names->expert_scale));
-        TRY(tensor_take_vector(finder, name, p->num_experts, &out->expert_scale));
+        TRY(take_vector(finder, search, BLOCK_ROUTER_NORM, p->hidden_size, &out->router_norm));
+        TRY(take_vector(finder, search, BLOCK_EXPERT_SCALE, p->num_experts, &out->expert_scale));
     }
-    return p->needs_token_ids ? resolve_token_experts(finder, names, layer, out) : OK;
+    return p->needs_token_ids ? resolve_token_experts(finder, search, out) : OK;
 }
 
-static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
-                               struct layer_tensors *out) {
+static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     const struct layer_params *p = &out->params;
-    char name[TENSOR_NAME_MAX];
     if (p->latent_size == 0) {
         return OK;
     }
-    TRY(tensor_name(name, "%s.%s", layer, names->latent_in));
-    TRY(tensor_take_matrix(finder, name, p->latent_size, p->hidden_size, &out->latent_in));
-    TRY(tensor_name(name, "%s.%s", layer, names->latent_out));
-    return tensor_take_matrix(finder, name, p->hidden_size, p->latent_size, &out->latent_out);
+    TRY(take_matrix(finder, search, BLOCK_LATENT_IN, p->latent_size, p->hidden_size, &out->latent_in));
+    return take_matrix(finder, search, BLOCK_LATENT_OUT, p->hidden_size, p->latent_size, &out->latent_out);
 }
 
-static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
-                               struct layer_tensors *out) {
+static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
     if (out->params.shared == SHARED_NONE) {
         return OK;
     }
     if (out->params.shared == SHARED_BIAS) {
-        TRY(tensor_name(name, "%s.%s", layer, names->output_bias));
-        return tensor_take_vector(finder, name, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
+        return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
-    TRY(choose_name(finder, layer, names->shared, true, name));
+    TRY(find_part(search, BLOCK_SHARED, name));
     TRY(expert_layout_resolve_shared(finder, name, out));
-    if (out->params.shared == SHARED_SIGMOID) {
-        TRY(tensor_name(name, "%s.%s", layer, names->shared_gate));
-        TRY(tensor_take_matrix(finder, name, 1, out->params.hidden_size, &out->shared_gate));
-    }
-    return OK;
-}
-
-// The norm has two names; a checkpoint must have only one of them.
-static FALLIBLE resolve_output_norm(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
-                                    struct layer_tensors *out) {
-    char name[TENSOR_NAME_MAX], other[TENSOR_NAME_MAX];
-    if (!out->params.has_output_norm) {
-        return OK;
-    }
-    TRY(choose_name(finder, layer, names->output_norm, false, name));
-    for (const char *const *next = names->output_norm; *next; next++) {
-        TRY(tensor_name(other, "%s.%s", layer, *next));
-        if (strcmp(name, other) != 0 && tensor_exists(finder, other)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: both %s and %s exist: cannot tell which of them is the norm of the block",
-                 checkpoint_path(finder->checkpoint), name, other);
-        }
-    }
-    return tensor_take_vector(finder, name, out->params.hidden_size, &out->output_norm);
-}
-
-// No tensor may be left over in the modules that are the names' first components ("mlp" of "mlp.experts.0").
-static FALLIBLE check_names(const struct tensor_finder *finder, const char *layer, const char *const *names, size_t count,
-                            const struct expert_numbers *experts) {
-    for (size_t i = 0; i < count && names[i]; i++) {
-        char block[TENSOR_NAME_MAX];
-        TRY(tensor_name(block, "%s.%.*s.", layer, (int)strcspn(names[i], "."), names[i]));
-        TRY(tensor_none_left(finder, block, experts));
-    }
-    return OK;
+    return out->params.shared == SHARED_SIGMOID
+               ? take_matrix(finder, search, BLOCK_SHARED_GATE, 1, out->params.hidden_size, &out->shared_gate)
+               : OK;
 }
 
 // No tensor of the block may be left over. Its parts may be in several modules of the layer ("experts", "shared_experts").
-static FALLIBLE check_block(const struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+static FALLIBLE check_block(const struct tensor_finder *finder, const struct block_search *search,
                             const struct layer_tensors *out) {
     const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
-    const char *const single[] = {names->router_bias,  names->token_experts, names->shared_gate, names->router_norm,
-                                  names->expert_scale, names->output_bias,   names->latent_in,   names->latent_out};
-    const char *const *const lists[] = {names->experts, names->router, names->selection_bias, names->shared};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        TRY(check_names(finder, layer, lists[i], TENSOR_NAME_ALTERNATIVES, &experts));
+    struct block_module modules[BLOCK_MODULES_MAX];
+    size_t count = block_names_modules(search, &out->params, modules);
+    for (size_t i = 0; i < count; i++) {
+        char module[TENSOR_NAME_MAX];
+        TRY(tensor_name(module, "%s.%.*s.", search->layer, (int)modules[i].length, modules[i].name));
+        TRY(block_leftovers_check(finder, module, &experts));
     }
-    for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
-        TRY(check_names(finder, layer, &single[i], 1, &experts));
+    return OK;
+}
+
+static FALLIBLE place_layer(const struct layer_survey *survey, const struct tensor_finder *finder, uint32_t number,
+                            struct block_search *search, struct layer_tensors *out) {
+    const struct experts_place *place = &survey->experts[number];
+    search->finder = finder;
+    search->names = survey->architecture->names;
+    TRY(tensor_name(search->layer, "%.*s", (int)place->layer, place->name));
+    TRY(tensor_name(search->block, "%.*s", (int)place->block, place->name));
+    TRY(tensor_name(search->module, "%.*s", (int)place->module, place->name));
+    int length = snprintf(out->prefix, sizeof out->prefix, "%.*s", (int)place->module, place->name);
+    if (length < 0 || (size_t)length >= sizeof out->prefix) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %.*s is longer than %zu bytes", checkpoint_path(survey->checkpoint),
+             (int)place->module, place->name, sizeof out->prefix - 1);
     }
-    // In other models a norm of that name is not part of the block.
-    return out->params.has_output_norm ? check_names(finder, layer, names->output_norm, TENSOR_NAME_ALTERNATIVES, &experts) : OK;
+    return OK;
 }
 
 static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_finder *finder, uint32_t number,
                               struct layer_tensors *out) {
     const struct architecture *row = survey->architecture;
-    const char *module = survey->experts[number];
-    char layer[TENSOR_NAME_MAX];
+    struct block_search search;
     TRY(architecture_params(row, checkpoint_config(survey->checkpoint), number, &out->params));
-    TRY(tensor_name(layer, "%s%s.%u", survey->prefix, survey->layers_word, number));
-    int length = snprintf(out->prefix, sizeof out->prefix, "%s.%s", layer, module);
-    if (length < 0 || (size_t)length >= sizeof out->prefix) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: the tensor name %s.%s is longer than %zu bytes", checkpoint_path(survey->checkpoint),
-             layer, module, sizeof out->prefix - 1);
-    }
+    TRY(place_layer(survey, finder, number, &search, out));
     finder->bytes = 0;
-    TRY(resolve_router(finder, row, layer, out));
+    TRY(resolve_router(finder, row, &search, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
-    TRY(resolve_latent(finder, row->names, layer, out));
-    TRY(resolve_shared(finder, row->names, layer, out));
-    TRY(resolve_output_norm(finder, row->names, layer, out));
-    TRY(check_block(finder, row->names, layer, out));
+    TRY(resolve_latent(finder, &search, out));
+    TRY(resolve_shared(finder, &search, out));
+    if (out->params.has_output_norm) {
+        TRY(take_vector(finder, &search, BLOCK_OUTPUT_NORM, out->params.hidden_size, &out->output_norm));
+    }
+    TRY(check_block(finder, &search, out));
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -171,7 +166,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
 static FALLIBLE resolve_layers(const struct layer_survey *survey, struct tensor_finder *finder,
                                const struct layer_tensors_options *options, struct layer_tensors *layers, size_t *resolved) {
     for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
-        if (survey->experts[layer] && layer_is_selected(options, layer)) {
+        if (survey->experts[layer].name && layer_is_selected(options, layer)) {
             struct layer_tensors *out = &layers[(*resolved)++];
             TRY(resolve_layer(survey, finder, layer, out));
         }

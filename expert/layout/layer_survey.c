@@ -6,12 +6,13 @@
 
 #include "expert/architecture/architecture.h"
 #include "expert/architecture/architecture_layers.h"
+#include "expert/layout/layout_miss.h"
 
 // Components of names that mark parts of a model other than its decoder: towers for images and sound, multi-token prediction,
 // speech output, draft heads. Some models have several modules for multi-token prediction, with names such as mtp_dspark.
-static const char *const OTHER_PARTS[] = {"visual", "vision_tower",  "vision_model", "vision_encoder", "vision",
-                                          "audio",  "audio_encoder", "audio_tower",  "audio_model",    "mtp",
-                                          "talker", "code2wav",      "token2wav",    "draft",          "eagle"};
+static const char *const OTHER_PARTS[] = {
+    "visual",      "vision_tower", "vision_model", "vision_encoder", "vision",    "audio", "audio_encoder", "audio_tower",
+    "audio_model", "mtp",          "talker",       "code2wav",       "token2wav", "draft", "eagle",         "nextn"};
 static const char OTHER_PARTS_START[] = "mtp_";
 
 static bool is_other_component(const char *component, size_t length) {
@@ -35,7 +36,12 @@ static bool is_other_part(const char *prefix, size_t length) {
     return false;
 }
 
-// Finds the component "layers" that is followed by a number, as in "model.layers.3.mlp.gate.weight". NULL: there is none.
+// Components before the number of a decoder layer. The row's own is searched first; towers with other words do not count then.
+static const char *const LAYERS_WORDS[] = {"layers", "blocks", "h"};
+// Components that tools insert between a layer and its modules.
+static const char *const WRAPPERS[] = {"_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+
+// Finds the component `word` that is followed by a number, as in "model.layers.3.mlp.gate.weight". NULL: there is none.
 static const char *find_layers_word(const char *name, const char *word) {
     size_t length = strlen(word);
     for (const char *at = strstr(name, word); at; at = strstr(at + 1, word)) {
@@ -47,55 +53,71 @@ static const char *find_layers_word(const char *name, const char *word) {
     return NULL;
 }
 
-// The row's experts module that contains `rest` ("mlp.experts.0.gate_proj.weight"); NULL: none does.
-static const char *experts_module(const struct architecture *row, const char *rest) {
-    for (const char *const *module = row->names->experts; *module; module++) {
-        size_t length = strlen(*module);
-        if (strncmp(rest, *module, length) == 0 && rest[length] == '.') {
-            return *module;
+static const char *skip_wrappers(const char *rest) {
+    for (size_t i = 0; i < sizeof WRAPPERS / sizeof *WRAPPERS; i++) {
+        size_t length = strlen(WRAPPERS[i]);
+        if (strncmp(rest, WRAPPERS[i], length) == 0) {
+            return skip_wrappers(rest + length);
         }
     }
-    return NULL;
+    return rest;
 }
 
-static FALLIBLE record_prefix(struct layer_survey *survey, const char *name, size_t length) {
-    if (!survey->have_prefix) {
-        memcpy(survey->prefix, name, length); // length is below SAFETENSORS_NAME_BYTES_MAX
-        survey->prefix[length] = '\0';
-        survey->have_prefix = true;
-        return OK;
-    }
-    if (strlen(survey->prefix) != length || memcmp(survey->prefix, name, length) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: both %s%s and %.*s%s hold experts: cannot tell which of them is the decoder",
-             checkpoint_path(survey->checkpoint), survey->prefix, survey->layers_word, (int)length, name, survey->layers_word);
-    }
-    return OK;
-}
-
-static FALLIBLE survey_name(struct layer_survey *survey, const char *name) {
-    const char *word = find_layers_word(name, survey->layers_word);
-    if (!word) {
-        return OK;
-    }
+// Is the tensor an expert's of a decoder layer? `word`: the component before a layer's number.
+static bool find_place(const struct layer_survey *survey, const struct safetensors_entry *entry, const char *word, uint32_t *layer,
+                       struct experts_place *out) {
+    const char *name = entry->name, *at = find_layers_word(name, word);
     char *rest;
-    unsigned long layer = strtoul(word + strlen(survey->layers_word) + 1, &rest, 10);
-    const char *module = *rest == '.' ? experts_module(survey->architecture, rest + 1) : NULL;
-    size_t prefix_length = (size_t)(word - name);
-    if (!module || layer >= survey->num_layers || is_other_part(name, prefix_length)) {
-        return OK;
+    if (!at || is_other_part(name, (size_t)(at - name))) {
+        return false;
     }
-    survey->experts[layer] = module;
-    return record_prefix(survey, name, prefix_length);
+    unsigned long number = strtoul(at + strlen(word) + 1, &rest, 10);
+    if (*rest != '.' || number >= survey->num_layers) {
+        return false;
+    }
+    const char *below = skip_wrappers(rest + 1);
+    *layer = (uint32_t)number;
+    *out = (struct experts_place){.prefix = (size_t)(at - name) + strlen(word), .layer = (size_t)(below - name) - 1};
+    return block_names_place(survey->architecture->names, entry, out);
+}
+
+static bool same_module(const struct experts_place *a, const struct experts_place *b) {
+    return a->module == b->module && memcmp(a->name, b->name, a->module) == 0;
+}
+
+static void add_place(struct layer_survey *survey, uint32_t layer, const struct experts_place *place) {
+    survey->first = survey->first.name ? survey->first : *place;
+    if (!survey->experts[layer].name) {
+        survey->experts[layer] = *place;
+    } else if (!survey->others[layer].name && !same_module(&survey->experts[layer], place)) {
+        survey->others[layer] = *place;
+    }
+}
+
+static void survey_word(struct layer_survey *survey, const char *word) {
+    for (size_t i = 0; i < checkpoint_count(survey->checkpoint); i++) {
+        struct experts_place place;
+        uint32_t layer;
+        if (find_place(survey, checkpoint_at(survey->checkpoint, i), word, &layer, &place)) {
+            add_place(survey, layer, &place);
+        }
+    }
 }
 
 static FALLIBLE survey_names(struct layer_survey *survey) {
-    for (size_t i = 0; i < checkpoint_count(survey->checkpoint); i++) {
-        TRY(survey_name(survey, checkpoint_at(survey->checkpoint, i)->name));
+    const struct tensor_names *names = survey->architecture->names;
+    char text[LAYOUT_TENSORS_TEXT_MAX];
+    survey_word(survey, names->layers ? names->layers : LAYERS_WORDS[0]);
+    for (size_t i = 0; !survey->first.name && i < sizeof LAYERS_WORDS / sizeof *LAYERS_WORDS; i++) {
+        survey_word(survey, LAYERS_WORDS[i]);
     }
-    if (!survey->have_prefix) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: no layer holds experts: a %s checkpoint has them at ...%s.N.%s",
-             checkpoint_path(survey->checkpoint), architecture_model_type(survey->architecture), survey->layers_word,
-             survey->architecture->names->experts[0]);
+    if (!survey->first.name) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: no layer holds experts: a %s checkpoint has them at ...%s.N.%s (or another known name: experts, switch_mlp, "
+             "moe.experts, ...); of tensors that look like experts it holds %s",
+             checkpoint_path(survey->checkpoint), architecture_model_type(survey->architecture),
+             names->layers ? names->layers : LAYERS_WORDS[0], names->experts[0],
+             layout_tensors_text(survey->checkpoint, NULL, NULL, text));
     }
     return OK;
 }
@@ -103,13 +125,12 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
 FALLIBLE layer_survey_init(struct layer_survey *survey, const struct checkpoint *checkpoint,
                            const struct architecture *architecture) {
     *survey = (struct layer_survey){.checkpoint = checkpoint, .architecture = architecture};
-    survey->layers_word = architecture->names->layers ? architecture->names->layers : "layers";
     TRY(architecture_num_layers(architecture, checkpoint_config(checkpoint), &survey->num_layers));
-    survey->experts = calloc(survey->num_layers, sizeof(*survey->experts));
-    if (!survey->experts) {
-        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u layers", survey->num_layers);
-    }
-    err_t e = survey_names(survey);
+    survey->experts = calloc(survey->num_layers, sizeof *survey->experts);
+    survey->others = calloc(survey->num_layers, sizeof *survey->others);
+    err_t e = survey->experts && survey->others
+                  ? survey_names(survey)
+                  : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %u layers", survey->num_layers);
     if (err_is(e)) {
         layer_survey_deinit(survey);
     }
@@ -118,24 +139,55 @@ FALLIBLE layer_survey_init(struct layer_survey *survey, const struct checkpoint 
 
 void layer_survey_deinit(struct layer_survey *survey) {
     free(survey->experts);
+    free(survey->others);
     *survey = (struct layer_survey){0};
+}
+
+// The tensors of a layer that should hold experts, for messages.
+static const char *found_in_layer(const struct layer_survey *survey, uint32_t layer, char text[LAYOUT_TENSORS_TEXT_MAX]) {
+    char below[TENSOR_NAME_MAX];
+    snprintf(below, sizeof below, "%.*s.%u.", (int)survey->first.prefix, survey->first.name, layer);
+    return layout_tensors_text(survey->checkpoint, below, NULL, text);
 }
 
 static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t layer) {
     const struct config *config = checkpoint_config(survey->checkpoint);
-    const char *module = survey->experts[layer];
+    const struct experts_place *place = &survey->experts[layer];
+    char text[LAYOUT_TENSORS_TEXT_MAX];
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
-    if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u holds experts, but there is no tensor %s%s.%u.%s...",
-             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer,
-             survey->architecture->names->experts[0]);
+    if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !place->name) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: config.json says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name; "
+             "the layer holds %s",
+             checkpoint_path(survey->checkpoint), layer, (int)survey->first.prefix, survey->first.name, layer,
+             survey->architecture->names->experts[0], found_in_layer(survey, layer, text));
     }
-    if (kind == LAYER_DENSE && module) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u is dense, but there are tensors %s%s.%u.%s...",
-             checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer, module);
+    if (kind == LAYER_DENSE && place->name) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: config.json says that layer %u is dense, but there are tensors %.*s...",
+             checkpoint_path(survey->checkpoint), layer, (int)place->module, place->name);
     }
     return OK;
+}
+
+static FALLIBLE check_one_decoder(const struct layer_survey *survey, const struct experts_place *a, const struct experts_place *b) {
+    if (a->prefix == b->prefix && memcmp(a->name, b->name, a->prefix) == 0) {
+        return OK;
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: both %.*s and %.*s hold experts: cannot tell which of them is the decoder",
+         checkpoint_path(survey->checkpoint), (int)a->prefix, a->name, (int)b->prefix, b->name);
+}
+
+// `first`: the place in an earlier selected layer, or this one's.
+static FALLIBLE check_place(const struct layer_survey *survey, uint32_t layer, const struct experts_place *first) {
+    const struct experts_place *place = &survey->experts[layer], *other = &survey->others[layer];
+    TRY(check_one_decoder(survey, first, place));
+    if (!other->name) {
+        return OK;
+    }
+    TRY(check_one_decoder(survey, place, other));
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: both %.*s and %.*s hold experts of layer %u: cannot tell which of them counts",
+         checkpoint_path(survey->checkpoint), (int)place->module, place->name, (int)other->module, other->name, layer);
 }
 
 // "0-3, 5": the layers that hold experts.
@@ -143,11 +195,11 @@ static void layers_text(const struct layer_survey *survey, char *text, size_t by
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t first = 0; first < survey->num_layers && used < bytes; first++) {
-        if (!survey->experts[first]) {
+        if (!survey->experts[first].name) {
             continue;
         }
         uint32_t last = first;
-        while (last + 1 < survey->num_layers && survey->experts[last + 1]) {
+        while (last + 1 < survey->num_layers && survey->experts[last + 1].name) {
             last++;
         }
         used += (size_t)snprintf(text + used, bytes - used, first == last ? "%s%u" : "%s%u-%u", used ? ", " : "", first, last);
@@ -162,11 +214,17 @@ FALLIBLE layer_survey_count(const struct layer_survey *survey, const struct laye
         FAIL(EXPERTD_ERR_CONFIG, "layers %u-%u are not all there: the model has layers 0-%u, of which these hold experts: %s",
              options->first_layer, options->last_layer, survey->num_layers - 1, text);
     }
+    const struct experts_place *first = NULL;
     *count = 0;
     for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
-        if (layer_is_selected(options, layer)) {
-            TRY(check_against_config(survey, layer));
-            *count += survey->experts[layer] != NULL;
+        if (!layer_is_selected(options, layer)) {
+            continue;
+        }
+        TRY(check_against_config(survey, layer));
+        if (survey->experts[layer].name) {
+            first = first ? first : &survey->experts[layer];
+            TRY(check_place(survey, layer, first));
+            ++*count;
         }
     }
     if (*count == 0) {

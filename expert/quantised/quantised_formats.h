@@ -17,8 +17,10 @@ enum code_layout {
     CODES_BLOCKS,        // [N, K / 32, 16] bytes, the lower k in the low nibble
     CODES_WORDS,         // [N, ceil(K * bits / 32)] words, the lowest k in the lowest bits; zero points [ceil(N * bits / 32), G]
     CODES_WORDS_AWQ,     // [K, N / 8] words, in AWQ's order of nibbles; zero points [G, N / 8]
+    CODES_WORDS_QUARK,   // the same; config.json says whether in AWQ's order, and whether the codes are signed
     CODES_WORDS_N_MAJOR, // [K * bits / 32, N] words of consecutive k; zero points [G, N * bits / 32]
 };
+// Of the first four, tensors that hold all experts may have their last two dimensions swapped: [K, N], [K / 2, N], …
 
 // When stored zero points are subtracted from the codes.
 enum zeros_rule {
@@ -36,15 +38,14 @@ enum scale_layout {
     SCALES_SHORT = 32,   // the last group along K may be short
 };
 
-// Strings that begin with '.' or '_' are suffixes of the module's name. Lists of dtypes end with EXPERTD_DTYPE_NONE.
+// Suffixes are in the spelling of quantised_names.h. Lists of dtypes end with EXPERTD_DTYPE_NONE.
 struct stored_format {
     const char *name;
-    const char *methods; // the values of quant_method that write this format, separated by |
-    bool needs_method;   // without quant_method the tensors are ambiguous
+    const char *family; // the word in quant_method or packing_format that means this format and excludes the others; NULL: none
     const char *codes;
     enum expertd_dtype codes_dtypes[STORED_DTYPES];
     enum code_layout layout;
-    enum expertd_weight_code code; // in word layouts INT4 also stands for INT8; the tensor's shape distinguishes them
+    enum expertd_weight_code code; // in words of integers INT4 also stands for INT8; the tensor's shape distinguishes them
     bool code_of_dtype;            // the tensor's dtype determines the code: E4M3 or E5M2
     const char *scales;
     enum expertd_dtype scale_dtypes[STORED_DTYPES];
@@ -60,7 +61,8 @@ struct stored_format {
     const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
 };
 
-// Order: a format precedes the formats whose tensors are a subset of its own.
+// Formats whose tensors have the same names and dtypes are distinguished by the codes' shape. Order: a format precedes the formats
+// whose tensors are a subset of its own.
 extern const struct stored_format STORED_FORMATS[];
 extern const size_t STORED_FORMAT_COUNT;
 

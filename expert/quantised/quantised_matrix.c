@@ -231,9 +231,13 @@ static float scale_value(const struct expertd_quantised_format *format, const vo
     return value;
 }
 
-// Rows of scales: one for each scale_columns rows of the matrix.
-static size_t scale_rows(const struct expertd_quantised_source *source, size_t n) {
-    return n / source->scale_columns + (n % source->scale_columns != 0);
+// Rows of scales: one for each block of scale_columns rows of the matrix.
+static size_t scale_rows(size_t first, size_t n, size_t columns) {
+    return (first + n) / columns + ((first + n) % columns != 0);
+}
+
+static size_t rows_of_scales(const struct quantised_rows *r, size_t n) {
+    return scale_rows(r->source.scale_first, n, r->source.scale_columns);
 }
 
 // Copies `count` scales of one row, beginning at g.
@@ -297,7 +301,7 @@ static size_t count_not_finite(enum expertd_dtype dtype, const char *scales, siz
 
 // The number of scales that are NaN or infinite. Contiguous runs are counted in one call.
 static size_t count_not_finite_scales(const struct quantised_rows *r, size_t n) {
-    size_t rows = scale_rows(&r->source, n), found = 0;
+    size_t rows = rows_of_scales(r, n), found = 0;
     bool by_row = r->source.scale_g_stride == 1, contiguous = by_row || r->source.scale_n_stride == 1;
     size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = contiguous ? length : 1;
     for (size_t line = 0; line < lines; line++) {
@@ -331,6 +335,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
         .scales = m->scales,
         .scale_columns = m->scale_columns,
+        .scale_first = m->scale_first,
         .scale_n_stride = m->scale_n_stride,
         .scale_g_stride = m->scale_g_stride,
     };
@@ -360,7 +365,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
 
 static void digest_scales(const struct quantised_rows *r, size_t n, struct digest *digest) {
     char chunk[CHUNK * sizeof(float)];
-    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
+    for (size_t row = 0; row < rows_of_scales(r, n); row++) {
         for (size_t g = 0; g < r->scales; g += CHUNK) {
             size_t count = r->scales - g < CHUNK ? r->scales - g : CHUNK;
             gather_scales(r, row, g, count, chunk);
@@ -426,7 +431,7 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
 }
 
 static float full_scale(const struct quantised_rows *r, size_t row, size_t g) {
-    float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
+    float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g));
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
@@ -483,27 +488,8 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
 uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
     uint64_t scales = quantised_scales(&m->format, k);
     uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
-    bytes += (n / m->scale_columns + (n % m->scale_columns != 0)) * scales * expertd_dtype_size(m->format.scale);
+    bytes += scale_rows(m->scale_first, n, m->scale_columns) * scales * expertd_dtype_size(m->format.scale);
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
-}
-
-FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out) {
-    *out = *all;
-    INVARIANT(are_rows(&all->codes) && !all->zeros.data && !all->scale_of_k);
-    out->codes.data = (const char *)all->codes.data + code_bytes(all->codes.bits, first * all->codes.n_stride);
-    out->codes.n_stride *= step;
-    out->codes.n_word_stride *= step;
-    if (all->scale_n_stride == 0) {
-        return OK; // one scale row for all
-    }
-    if (first % all->scale_columns != 0 || (step > 1 && all->scale_columns > 1)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "gate and up share blocks of %zu rows of scales, which cannot be split: store the two separately", all->scale_columns);
-    }
-    size_t scale = first / all->scale_columns * all->scale_n_stride;
-    out->scales = (const char *)all->scales + scale * expertd_dtype_size(all->format.scale);
-    out->scale_n_stride *= step;
-    return OK;
 }
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {

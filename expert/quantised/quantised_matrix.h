@@ -17,6 +17,7 @@ struct safetensors_entry;
 struct byte_range {
     const void *data;
     size_t bytes;
+    size_t expert_stride; // bytes to the next expert's range, where a tensor holds all experts; 0: all have the same
 };
 
 enum { QUANTISED_RANGES = 5 };
@@ -34,9 +35,11 @@ struct quantised_matrix {
     const char *symmetric_key; // of config.json, for messages; NULL: it has no such key
     const char *ordered_key;
     const void *scales; // with the columns and strides below: see struct expertd_quantised_source
-    size_t scale_columns, scale_n_stride, scale_g_stride;
-    const void *global; // one element, for format.global
+    size_t scale_columns, scale_first, scale_n_stride, scale_g_stride;
+    size_t scale_restart; // rows after which a block of scales begins anew, before the matrix is split; 0: none
+    const void *global;   // one element, for format.global
     enum expertd_dtype global_dtype;
+    size_t global_columns;  // rows of the matrix that share a global scale, where it has several; 0: all
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order (g_idx); NULL: consecutive groups
     bool ordered;           // pack k sorted by scale, and permute the activations; false: scale_of_k must be consecutive groups
     const char *stored;     // the format's name on disk: "GPTQ"
@@ -77,8 +80,12 @@ void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k,
 // Bytes of codes, scales and zero points as stored.
 uint64_t quantised_stored_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
-// Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: the rows of one scale block would be split.
+// Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: other rows share their words or scale blocks.
 FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out);
+
+// Splits the n rows of `all` into gate and up: gate's rows first, or alternating. Both get one format. Errors as above.
+FALLIBLE quantised_split(const struct quantised_matrix *all, size_t n, bool alternating, struct quantised_matrix *gate,
+                         struct quantised_matrix *up);
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b);
 

@@ -10,6 +10,7 @@ enum { DEFAULT_BLOCK = 128 };
 struct scale_span {
     uint64_t columns, k; // columns of n; k 0: all
     uint64_t n_stride, g_stride;
+    uint64_t restart; // columns after which a block begins anew; 0: none
 };
 
 // The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
@@ -37,16 +38,37 @@ static bool has_scales(const struct take *t, uint32_t rank, uint64_t first, uint
     return shape.rank == rank && (rank < 1 || shape.dims[0] == first) && (rank < 2 || shape.dims[1] == second);
 }
 
+// One number for all experts.
+static bool is_shared_scalar(const struct take *t) {
+    const struct expertd_tensor_view *view = &t->scales->view;
+    return t->module->experts > 0 && (view->rank == 0 || (view->rank == 1 && view->shape[0] == 1));
+}
+
+// One scale for each of the matrices that are stacked along n.
+static bool spans_parts(const struct take *t, struct scale_span *out) {
+    uint64_t parts = t->module->parts;
+    if (parts < 2 || t->module->n % parts != 0 ||
+        !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1) || has_scales(t, 2, 1, parts))) {
+        return false;
+    }
+    *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
+    return true;
+}
+
 static bool spans_all(const struct take *t, struct scale_span *out) {
     unsigned may = t->format->scale_layouts;
     uint64_t n = t->module->n;
-    if ((may & SCALES_TENSOR) && (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1))) {
+    if ((may & SCALES_TENSOR) &&
+        (has_scales(t, 0, 0, 0) || has_scales(t, 1, 1, 0) || has_scales(t, 2, 1, 1) || is_shared_scalar(t))) {
         *out = (struct scale_span){.columns = n};
         return true;
     }
+    if ((may & SCALES_TENSOR) && spans_parts(t, out)) {
+        return true;
+    }
     *out = (struct scale_span){.columns = 1, .n_stride = 1};
-    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) ||
-           ((may & SCALES_N_MAJOR) && has_scales(t, 2, 1, n));
+    bool across = (may & SCALES_N_MAJOR) || ((may & SCALES_CHANNEL) && t->module->experts > 0);
+    return ((may & SCALES_CHANNEL) && (has_scales(t, 1, n, 0) || has_scales(t, 2, n, 1))) || (across && has_scales(t, 2, 1, n));
 }
 
 static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_span *out) {
@@ -55,22 +77,40 @@ static bool spans_groups(const struct take *t, uint64_t group_k, struct scale_sp
     if (group_k == 0 || (k % group_k != 0 && !(may & SCALES_SHORT))) {
         return false;
     }
-    bool rows = (may & SCALES_GROUPS) && has_scales(t, 2, n, groups),
-         n_major = (may & SCALES_N_MAJOR) && has_scales(t, 2, groups, n);
+    bool rows = (may & SCALES_GROUPS) && !t->transposed && has_scales(t, 2, n, groups),
+         n_major = ((may & SCALES_N_MAJOR) || t->transposed) && has_scales(t, 2, groups, n);
     *out = (struct scale_span){.columns = 1, .k = group_k, .n_stride = rows ? groups : 1, .g_stride = rows ? 1 : n};
     return rows || n_major;
 }
 
-static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
-    uint64_t rows = take_ceiling(t->module->n, block_n), groups = take_ceiling(t->module->k, block_k);
+static bool spans_grid(const struct take *t, uint64_t rows, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t groups = take_ceiling(t->module->k, block_k);
     *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = groups, .g_stride = 1};
-    return (t->format->scale_layouts & SCALES_GRID) && has_scales(t, 2, rows, groups);
+    if (t->transposed) {
+        *out = (struct scale_span){.columns = block_n, .k = block_k, .n_stride = 1, .g_stride = rows};
+    }
+    return (t->format->scale_layouts & SCALES_GRID) &&
+           (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
+}
+
+// Blocks of the whole tensor; or, if only that fits, those of the stacked matrices, whose last blocks are short.
+static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
+    uint64_t n = t->module->n, parts = t->module->parts;
+    if (spans_grid(t, take_ceiling(n, block_n), block_n, block_k, out)) {
+        return true;
+    }
+    if (parts < 2 || n % parts != 0 || !spans_grid(t, parts * take_ceiling(n / parts, block_n), block_n, block_k, out)) {
+        return false;
+    }
+    out->restart = n / parts;
+    return true;
 }
 
 // The number of groups by the shape of the scales; 0: none.
 static uint64_t groups_of_shape(const struct take *t) {
     struct tensor_shape shape = shape_of_scales(t);
-    return shape.rank == 2 ? shape.dims[(t->format->scale_layouts & SCALES_N_MAJOR) == 0] : 0;
+    bool n_major = (t->format->scale_layouts & SCALES_N_MAJOR) || t->transposed;
+    return shape.rank == 2 ? shape.dims[!n_major] : 0;
 }
 
 // Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
@@ -147,10 +187,11 @@ static void note_no_group(const struct take *t) {
                          t->config->section, t->module->name);
 }
 
-// One scale for the whole tensor has one meaning, and so has one for each row of FP8: the group size of config.json is then about
+// One scale for a whole matrix has one meaning, and so has one for each row of FP8: the group size of config.json is then about
 // the modules of another format. ModelOpt writes such files.
 static bool spans_more(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
-    bool one = t->scales->view.bytes == expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
+    uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
+    bool one = t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
     if (!(one || (fp8 && !setting->block_n)) || !spans_all(t, out)) {
         return false;
     }
@@ -158,7 +199,7 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
     checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
                          "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
                          expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
-                         one ? "the whole tensor" : "a row", setting->span_key);
+                         one ? "a whole matrix" : "a row", setting->span_key);
     return true;
 }
 
@@ -193,6 +234,7 @@ FALLIBLE take_scales(struct take *t) {
     out->scale_columns = span.columns;
     out->scale_n_stride = span.n_stride;
     out->scale_g_stride = span.g_stride;
+    out->scale_restart = span.restart;
     take_range(t, t->scales);
     return OK;
 }

@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-const struct safetensors_entry *quantised_find(const struct tensor_finder *finder, const char *module, const char *suffix) {
-    char name[TENSOR_NAME_MAX];
-    return suffix && !err_is(tensor_name(name, "%s%s", module, suffix)) ? tensor_look(finder, name) : NULL;
-}
-
 const char *take_file(const struct take *t, const struct safetensors_entry *entry) {
     return checkpoint_file_of(t->finder->checkpoint, entry);
 }
@@ -33,8 +28,10 @@ err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *ent
 
 void take_range(struct take *t, const struct safetensors_entry *entry) {
     struct quantised_matrix *out = t->out;
-    uint64_t experts = t->module->experts ? t->module->experts : 1;
+    uint64_t experts = t->module->experts;
+    bool of_each = experts > 0 && entry->view.rank > 0 && entry->view.shape[0] == experts; // else all experts share it
+    size_t bytes = of_each ? entry->view.bytes / experts : entry->view.bytes;
     INVARIANT(out->ranges < QUANTISED_RANGES);
-    out->range[out->ranges++] = (struct byte_range){entry->view.data, entry->view.bytes / experts};
+    out->range[out->ranges++] = (struct byte_range){entry->view.data, bytes, of_each ? bytes : 0};
     tensor_mark(t->finder, entry);
 }

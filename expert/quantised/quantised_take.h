@@ -1,5 +1,5 @@
-// One matrix while it is taken out of a checkpoint, and the steps that fill it in, in this order: codes (quantised_tensors.c),
-// scales, zero points, global scale, order of k. Private to expert/quantised/.
+// One matrix while it is taken out of a checkpoint, and the steps that fill it in, in this order: the format, codes, scales, zero
+// points, global scale, order of k. Private to expert/quantised/.
 #ifndef EXPERTD_EXPERT_QUANTISED_QUANTISED_TAKE_H
 #define EXPERTD_EXPERT_QUANTISED_QUANTISED_TAKE_H
 
@@ -7,6 +7,7 @@
 #include "expert/quantised/quantised_formats.h"
 #include "expert/quantised/quantised_matrix.h"
 #include "expert/quantised/quantised_module.h"
+#include "expert/quantised/quantised_names.h"
 
 struct take {
     struct tensor_finder *finder;
@@ -14,13 +15,11 @@ struct take {
     const struct stored_format *format;
     const struct quantisation *config;
     const struct safetensors_entry *codes, *scales;
-    unsigned bits;
+    unsigned bits;                       // of a code
+    bool transposed;                     // the codes are [K, N], [K / 2, N] or [K * bits / 32, N]
     struct quantisation_setting setting; // of config.json, for this module; set by take_scales
     struct quantised_matrix *out;
 };
-
-// The tensor MODULE SUFFIX; NULL: there is none, or the suffix is NULL.
-const struct safetensors_entry *quantised_find(const struct tensor_finder *finder, const char *module, const char *suffix);
 
 const char *take_file(const struct take *t, const struct safetensors_entry *entry); // the file of the tensor, for messages
 
@@ -28,10 +27,22 @@ const char *take_file(const struct take *t, const struct safetensors_entry *entr
 bool take_has_shape(const struct take *t, const struct safetensors_entry *entry, const struct tensor_shape *shape);
 err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *entry, const struct tensor_shape *expected);
 
+// Have the codes the shape that t->format requires? Sets t->bits and t->transposed.
+bool take_codes_fit(struct take *t);
+// Do the module's tensors fit a format, in module->orientation?
+bool take_fits(struct take *t);
+// EXPERTD_ERR_CHECKPOINT: the codes of all experts fit both orientations, and nothing tells which is meant. Tensors called X.weight
+// are rows.
+FALLIBLE take_check_orientation(const struct take *t);
+err_t take_wrong_codes(const struct take *t);
+
 // Adds the tensor to the bytes of the matrix, and marks it as taken.
 void take_range(struct take *t, const struct safetensors_entry *entry);
 
 // EXPERTD_ERR_CHECKPOINT: the tensors contradict each other or config.json.
+FALLIBLE take_recognise(struct take *t); // sets format, codes, scales, bits and transposed
+FALLIBLE take_codes(struct take *t);
+FALLIBLE take_quark(struct take *t);  // after the codes, where they have AWQ's order: by config.json
 FALLIBLE take_scales(struct take *t); // after the codes
 FALLIBLE take_zeros(struct take *t);  // after the scales, like the rest
 FALLIBLE take_global(struct take *t);

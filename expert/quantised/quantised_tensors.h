@@ -15,6 +15,19 @@ bool quantised_exists(const struct tensor_finder *finder, const char *module);
 // quantisation.
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out);
 
+// The matrices of a module that holds gate and up, n = 2 * I: gate's rows first, or alternating. Sets gate_up->parts. Errors as
+// quantised_take, and gate and up share words or blocks that cannot be split.
+FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_module *gate_up, bool alternating,
+                                struct quantised_matrix *gate, struct quantised_matrix *up);
+
+// The matrices of a fused pair: gate and up in one matrix [2 * I, H], and down [H, I]. The two modules have the same orientation;
+// their `orientation` and `parts` are set here. Errors as above, and the two have different orientations.
+struct quantised_fused {
+    struct quantised_matrix gate, up, down;
+};
+FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
+                              bool alternating, struct quantised_fused *out);
+
 // Expert e's matrix, computed from the first expert's.
 struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first, uint64_t e);
 

@@ -103,23 +103,39 @@ FALLIBLE take_zeros(struct take *t) {
 }
 
 // ---- the global scale ----
+// The numbers of a global scale's tensor for each expert: 1, or one for each of the stacked matrices. 0: another shape.
+static uint64_t global_numbers(const struct take *t, const struct safetensors_entry *global) {
+    const struct expertd_tensor_view *view = &global->view;
+    uint64_t elements = 1, experts = t->module->experts, parts = t->module->parts;
+    for (uint32_t i = 0; i < view->rank; i++) {
+        elements *= view->shape[i]; // the file holds them all, so the product does not overflow
+    }
+    if (elements == 1 && view->rank <= 2) {
+        return 1;
+    }
+    if (view->rank > 3 || (experts > 0 && view->shape[0] != experts)) {
+        return 0;
+    }
+    experts = experts ? experts : 1;
+    return elements == experts ? 1 : parts > 1 && elements == experts * parts && t->module->n % parts == 0 ? parts : 0;
+}
 
 FALLIBLE take_global(struct take *t) {
     const struct safetensors_entry *global = quantised_find(t->finder, t->module->name, t->format->global);
     if (!global) {
         return OK;
     }
-    struct tensor_shape scalar = {0}, vector = {1, {1}};
-    if (!expertd_dtype_is_float16_or_32(global->view.dtype) ||
-        (!take_has_shape(t, global, &scalar) && !take_has_shape(t, global, &vector))) {
+    uint64_t numbers = global_numbers(t, global);
+    if (!expertd_dtype_is_float16_or_32(global->view.dtype) || numbers == 0) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s %s, but a global scale must be one number of F32, F16 or BF16",
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s %s, but a global scale must be one number%s of F32, F16 or BF16",
              take_file(t, global), global->name, expertd_dtype_name(global->view.dtype),
-             expertd_tensor_shape_text(global->view.shape, global->view.rank, found));
+             expertd_tensor_shape_text(global->view.shape, global->view.rank, found), t->module->experts ? " per expert" : "");
     }
     t->out->global = global->view.data;
     t->out->global_tensor = global;
     t->out->global_dtype = global->view.dtype;
+    t->out->global_columns = numbers > 1 ? t->module->n / numbers : 0;
     t->out->format.global = t->format->global_is;
     take_range(t, global);
     return OK;
@@ -200,7 +216,7 @@ static bool is_zero(const struct safetensors_entry *entry) {
     return true;
 }
 
-// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that tensor_none_left refuses it.
+// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that block_leftovers_check refuses it.
 void take_extras(struct take *t) {
     for (size_t i = 0; i < STORED_EXTRAS && t->format->extras[i]; i++) {
         const struct safetensors_entry *extra = quantised_find(t->finder, t->module->name, t->format->extras[i]);

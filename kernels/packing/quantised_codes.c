@@ -1,7 +1,8 @@
 // Files hold codes as rows of consecutive k ([n,k]), as 32-bit words of consecutive k with consecutive columns side by side (GPTQ),
-// or as words of consecutive columns (AWQ). Each of these forms is read by words: rows by the backend's transposition that packs
-// plain weights, GPTQ's words unchanged, AWQ's words as blocks of 8 x 8 nibbles that three exchange steps transpose. Any other form
-// is read code by code. Loops over a row of words take all 64 columns, so that the compiler vectorises them.
+// as words of consecutive columns (AWQ), or as bytes of one or two k with consecutive columns side by side (transposed rows). Each
+// of these forms is read by words: rows by the backend's transposition that packs plain weights, GPTQ's words unchanged, AWQ's
+// words as blocks of 8 x 8 nibbles that three exchange steps transpose, bytes four rows at a time. Any other form is read code by
+// code. Loops over a row of words take all 64 columns, so that the compiler vectorises them.
 #include "kernels/packing/quantised_codes.h"
 
 #include <string.h>
@@ -16,6 +17,7 @@ typedef uint32_t vector __attribute__((vector_size(16)));
 enum form {
     FORM_ROWS,    // rows of consecutive k, each starting at a byte
     FORM_K_WORDS, // words of consecutive k; consecutive columns side by side
+    FORM_K_BYTES, // bytes of consecutive k; consecutive columns side by side
     FORM_N_WORDS, // words of 8 consecutive columns, side by side; 4 bits only
     FORM_ANY,
 };
@@ -28,11 +30,12 @@ static enum form form_of(const struct expertd_code_words *c) {
     if (c->order == NULL && c->k_stride == 1 && c->k_word_stride == c->word && c->n_word_stride == c->word * c->n_stride) {
         return c->bits == 8 || c->n_stride % 2 == 0 ? FORM_ROWS : FORM_ANY;
     }
+    if (c->order == NULL && c->k_stride == 1 && c->n_stride == c->word && c->n_word_stride == c->word * c->word &&
+        c->k_word_stride % c->word == 0) {
+        return c->word == word ? FORM_K_WORDS : c->word == 8 / c->bits ? FORM_K_BYTES : FORM_ANY;
+    }
     if (c->word != word) {
         return FORM_ANY;
-    }
-    if (c->order == NULL && c->k_stride == 1 && c->n_stride == word && c->n_word_stride == word * word) {
-        return c->k_word_stride % word == 0 ? FORM_K_WORDS : FORM_ANY;
     }
     bool n_words = c->bits == 4 && c->n_stride == 1 && c->n_word_stride == NIBBLES && c->k_word_stride == NIBBLES * c->k_stride;
     return n_words && c->k_stride % NIBBLES == 0 ? FORM_N_WORDS : FORM_ANY;
@@ -79,6 +82,20 @@ static void read_k_words(const struct codes_block *b, uint32_t *words) {
     for (size_t w = 0; w < words_of(b); w++, from += stride) {
         __builtin_prefetch((const void *)((uintptr_t)from + WORDS_AHEAD * stride));
         memcpy(words + w * EXPERTD_KERNEL_PANEL, from, b->columns * sizeof *words);
+    }
+}
+
+static void read_k_bytes(const struct codes_block *b, uint32_t *words) {
+    const struct expertd_code_words *c = b->codes;
+    size_t k_of_byte = 8 / c->bits, stride = c->k_word_stride / k_of_byte;
+    const uint8_t *from = (const uint8_t *)c->data + b->k / k_of_byte * stride + b->n;
+    for (size_t w = 0; w < words_of(b); w++, words += EXPERTD_KERNEL_PANEL) {
+        memset(words, 0, b->columns * sizeof *words);
+        for (size_t i = 0; i < sizeof *words && w * codes_per_word(c->bits) + i * k_of_byte < b->depth; i++, from += stride) {
+            for (size_t column = 0; column < b->columns; column++) {
+                words[column] |= (uint32_t)from[column] << (8 * i);
+            }
+        }
     }
 }
 
@@ -230,12 +247,15 @@ static void flip_and_trim(const struct codes_block *b, uint32_t *words) {
 void codes_to_words(const struct codes_block *b, uint32_t *words) {
     INVARIANT(b->columns <= EXPERTD_KERNEL_PANEL && b->k % NIBBLES == 0 && (b->codes->bits == 4 || b->codes->bits == 8));
     enum form form = form_of(b->codes);
-    if (form == FORM_ANY || (form == FORM_ROWS && b->k_order) || (form == FORM_N_WORDS && b->n % NIBBLES != 0)) {
+    bool unsorted = form == FORM_ROWS || form == FORM_K_BYTES;
+    if (form == FORM_ANY || (unsorted && b->k_order) || (form == FORM_N_WORDS && b->n % NIBBLES != 0)) {
         read_one_by_one(b, words);
         return;
     }
     if (form == FORM_ROWS) {
         read_rows(b, words);
+    } else if (form == FORM_K_BYTES) {
+        read_k_bytes(b, words);
     } else if (form == FORM_N_WORDS) {
         read_n_words(b, words);
     } else {

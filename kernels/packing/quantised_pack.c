@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) void gather_scales(const struct exp
         return;
     }
     for (size_t c = 0; c < count; c++) {
-        size_t row = source->scale_columns == 1 ? column + c : (column + c) / source->scale_columns;
+        size_t row = source->scale_columns == 1 ? column + c : (source->scale_first + column + c) / source->scale_columns;
         memcpy(out + c * size, scales + row * source->scale_n_stride * size, size);
     }
 }
@@ -231,7 +231,12 @@ static FALLIBLE check_scales(const struct expertd_quantised_source *source, cons
     if (source->scale_columns == 0) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_columns", "a scale spans 0 columns: it must span at least 1");
     }
-    if (format->scale_of_panel && source->scale_columns % EXPERTD_KERNEL_PANEL != 0 && source->scale_columns < n) {
+    if (source->scale_first >= source->scale_columns) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_first", "%zu columns precede column 0 in a block of %zu: expected fewer",
+                   source->scale_first, source->scale_columns);
+    }
+    bool panels = source->scale_columns % EXPERTD_KERNEL_PANEL == 0 && source->scale_first % EXPERTD_KERNEL_PANEL == 0;
+    if (format->scale_of_panel && !panels && source->scale_columns - source->scale_first < n) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_columns",
                    "a scale spans %zu of %zu columns: one scale per panel needs a multiple of %d, or all of them",
                    source->scale_columns, n, EXPERTD_KERNEL_PANEL);

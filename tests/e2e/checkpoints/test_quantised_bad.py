@@ -160,7 +160,6 @@ REFUSED = {
     "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
     "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
-    "awq_tensors_without_a_method": ("awq", set_config(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
     "gptq_tensors_said_to_be_awq": ("gptq", set_config(quant_method="awq"), [f"{GATE}.qweight"]),
     # tensors and formats that no row of the table has
     "an_unknown_tensor": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),

@@ -14,8 +14,8 @@ from .tensors import F8_VALUES, bf16_bits, bf16_values
 
 HIDDEN, WIDTH, EXPERTS, TOP_K, LAYER = 192, 160, 5, 2, 0
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
-SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "U8": "u1", "I8": "i1",
-         "I32": "<i4", "I64": "<i8"}
+SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "F4": "u1", "U8": "u1", "I8": "i1", "I16": "<i2",
+         "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 
 
 # ---- elements
@@ -159,6 +159,30 @@ def int_quantized(group=None, zero_points=False):
         if zero_points:
             tensors[".weight_zero_point"] = ("I8", (zeros - 128).astype(np.int8))
         return tensors, dequantise(codes, zeros, expanded, block_k)
+
+    return quantise
+
+
+def quark(group, signed=False, reorder=True):
+    """INT4 of Quark: words along n in AWQ's order or in order; codes and zero points are signed or from 0."""
+
+    def quantise(w, random):
+        codes, zeros, scales, expanded = integers(w, 4, group, not signed, "F16")
+        column = np.argsort([0, 4, 1, 5, 2, 6, 3, 7]) if reorder else np.arange(8)
+        stored = lambda a: words(((a ^ 8) if signed else a).T.reshape(a.shape[1], -1, 8)[:, :, column].reshape(a.shape[1], -1), 4)
+        return ({".weight": ("I32", stored(codes)), ".weight_zero_point": ("I32", stored(zeros)), ".weight_scale": ("F16", scales.T)},
+                dequantise(codes, zeros, expanded, group))
+
+    return quantise
+
+
+def mlx_mx(bits):
+    """MLX's modes mxfp4 and mxfp8: words of consecutive k, an E8M0 scale per 32 k."""
+
+    def quantise(w, random):
+        tensors, meant = (fp4(".weight", ".scales", "U8", 32) if bits == 4 else fp8(".scales", "U8", (1, 32)))(w, random)
+        _, codes = tensors[".weight"]
+        return tensors | {".weight": ("U32", np.ascontiguousarray(codes).view(np.uint32))}, meant
 
     return quantise
 
@@ -332,7 +356,8 @@ class QuantisedCheckpoint:
 
     def write(self):
         (self.folder / "config.json").write_text(json.dumps(self.config))
-        written = {name: (dtype, np.shape(array), np.ascontiguousarray(array).astype(SIZES[dtype]).tobytes())
+        shape = lambda dtype, array: np.shape(array)[:-1] + (2 * np.shape(array)[-1],) if dtype == "F4" else np.shape(array)
+        written = {name: (dtype, shape(dtype, array), np.ascontiguousarray(array).astype(SIZES[dtype]).tobytes())
                    for name, (dtype, array) in self.tensors.items()}
         write_safetensors(self.folder / "model.safetensors", written)
 

@@ -171,14 +171,32 @@ static void metadata_is_kept_and_unescaped(void **state) {
 static void types_that_are_only_stored_are_checked_for_size_and_have_no_dtype(void **state) {
     (void)state;
     struct safetensors file;
-    static const char HEADER[] = "{\"x\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}";
-    assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 2, &file)));
+    static const char HEADER[] = "{\"x\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}";
+    assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 3, &file)));
     assert_int_equal(file.entries[0].view.dtype, EXPERTD_DTYPE_NONE);
     safetensors_close(&file);
-    accept("{\"x\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3);
+    accept("{\"x\":{\"dtype\":\"F6_E3M2\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3);
     accept("{\"x\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[0,16]}}", 16);
     refuse("{\"x\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "do not fill whole bytes");
     refuse("{\"x\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "unknown dtype \"F7\"");
+}
+
+static void two_codes_of_4_bits_are_given_as_a_byte(void **state) {
+    (void)state;
+    struct safetensors file;
+    static const char HEADER[] = "{\"x\":{\"dtype\":\"F4\",\"shape\":[3,4],\"data_offsets\":[0,6]}}";
+    assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 6, &file)));
+    const struct expertd_tensor_view *view = &file.entries[0].view;
+    assert_int_equal(view->dtype, EXPERTD_DTYPE_U8);
+    assert_int_equal(view->rank, 2);
+    assert_int_equal(view->shape[0], 3);
+    assert_int_equal(view->shape[1], 2);
+    assert_int_equal(view->bytes, 6);
+    safetensors_close(&file);
+    static const char ODD[] = "{\"x\":{\"dtype\":\"F4\",\"shape\":[2,3],\"data_offsets\":[0,3]}}"; // a row does not end at a byte
+    assert_false(err_is(parse_bytes(ODD, sizeof ODD - 1, 3, &file)));
+    assert_int_equal(file.entries[0].view.dtype, EXPERTD_DTYPE_NONE);
+    safetensors_close(&file);
 }
 
 // ---- refusals ----
@@ -523,6 +541,7 @@ int main(void) {
         cmocka_unit_test(metadata_may_be_null),
         cmocka_unit_test(metadata_is_kept_and_unescaped),
         cmocka_unit_test(types_that_are_only_stored_are_checked_for_size_and_have_no_dtype),
+        cmocka_unit_test(two_codes_of_4_bits_are_given_as_a_byte),
         cmocka_unit_test(short_and_empty_files_are_refused),
         cmocka_unit_test(a_wrong_header_length_is_refused_without_allocation),
         cmocka_unit_test(bad_json_is_refused),

@@ -40,7 +40,8 @@ struct expertd_quantised_source {
     struct expertd_code_words codes;
     struct expertd_code_words zeros; // zero points [n, scale groups], of 4 or 8 bits; data NULL: none
     const void *scales;              // in format.scale, any alignment: that of column n and scale group g is element
-    size_t scale_columns;            // (n / scale_columns) * scale_n_stride + g * scale_g_stride; 1: one scale per column
+    size_t scale_columns;            // ((scale_first + n) / scale_columns) * scale_n_stride + g * scale_g_stride; 1: one per column
+    size_t scale_first;              // columns of the first scale's block that precede column 0; below scale_columns
     size_t scale_n_stride, scale_g_stride;
     float global;            // the matrix's global scale, where format.global is not EXPERTD_GLOBAL_NONE
     const uint32_t *k_order; // [k] the file's k for each packed k (GPTQ's g_idx: the stable sort by group); the rows must then be

@@ -79,20 +79,77 @@ static void other_types_and_mixed_types_are_refused(void **state) {
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", EXPERTD_DTYPE_F8_E4M3, 0, 2, I, H);
     refuse(QWEN3("1"), "tensor model.layers.0.mlp.experts.1.up_proj.weight is F8_E4M3, but its scales are missing: expected "
-                       "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv or");
+                       "model.layers.0.mlp.experts.1.up_proj.weight_scale");
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", EXPERTD_DTYPE_BF16, 0, 2, I, H);
     refuse(QWEN3("1"), "expert 1's up_proj is BF16");
 }
 
-static void quantised_tensors_are_refused_by_method(void **state) {
+static void parts_of_a_quantisation_are_refused_and_scales_of_activations_are_not(void **state) {
     (void)state;
+#define MODELOPT QWEN3("1,\"quantization_config\":{\"quant_method\":\"modelopt\"}")
     add_qwen3_layer("model.layers.0");
     add_named("model.layers.0", "mlp.experts.1.up_proj.input_scale", 1, 1, 0);
-    refuse(QWEN3("1,\"quantization_config\":{\"quant_method\":\"modelopt\"}"), "quant_method modelopt");
-    // Quantised tensors outside the experts are ignored.
-    builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.input_scale");
-    open_whole(QWEN3("1,\"quantization_config\":{\"quant_method\":\"modelopt\"}"));
+    open_whole(MODELOPT);
+    add_named("model.layers.0", "mlp.experts.1.up_proj.pre_quant_scale", 1, H, 0);
+    refuse(MODELOPT, "mlp.experts.1.up_proj.pre_quant_scale is a factor of the matrix's input");
+    builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.pre_quant_scale");
+    add_named("model.layers.0", "mlp.experts.1.up_proj.unknown", 1, 1, 0);
+    refuse(MODELOPT, "quant_method modelopt");
+}
+
+static void two_names_of_one_part_are_refused(void **state) {
+    (void)state;
+    add_qwen3_layer("model.layers.0");
+    add_named("model.layers.0", "mlp.router.weight", 2, E, H);
+    refuse(QWEN3("1"), "both model.layers.0.mlp.gate.weight and model.layers.0.mlp.router.weight exist");
+    builder_remove(&builder, "model.layers.0.mlp.router.weight");
+    builder_add(&builder, "model.layers.0.mlp.switch_mlp.up_proj.weight", EXPERTD_DTYPE_F32, 0, 3, E, I, H);
+    refuse(QWEN3("1"), "both model.layers.0.mlp.experts and model.layers.0.mlp.switch_mlp hold experts of layer 0");
+}
+
+static void a_second_module_in_another_layer_does_not_matter(void **state) {
+    (void)state;
+    add_qwen3_layer("model.layers.0");
+    add_qwen3_layer("model.layers.1");
+    builder_add(&builder, "model.layers.0.mlp.switch_mlp.up_proj.weight", EXPERTD_DTYPE_F32, 0, 3, E, I, H);
+    add_named("other.layers.0", "mlp.experts.0.up_proj.weight", 2, I, H);
+    struct layer_tensors_options options = {.have_layers = true, .first_layer = 1, .last_layer = 1};
+    assert_false(err_is(open_layers(QWEN3("2"), &options)));
+    refuse(QWEN3("2"), "cannot tell which");
+}
+
+static void a_miss_lists_the_tensors_that_look_like_experts(void **state) {
+    (void)state;
+    add_separate("model.layers.0", "mlp.experts", "a", "b", "c");
+    add_named("model.layers.0", "mlp.gate.weight", 2, E, H);
+    refuse(QWEN3("1"), "the layout of the experts in model.layers.0.mlp.experts is not known: it holds 3 x "
+                       "model.layers.N.mlp.experts.N.a.weight F32 [4, 6]; 3 x model.layers.N.mlp.experts.N.b.weight F32 [4, 6]; ");
+    builder_clear(&builder);
+    add_separate("model.layers.0", "mlp.foo_experts", "a", "b", "c");
+    refuse(QWEN3("1"), "no layer holds experts: a qwen3_moe checkpoint has them at ...layers.N.mlp.experts");
+    refuse(QWEN3("1"), "it holds 3 x model.layers.N.mlp.foo_experts.N.a.weight F32 [4, 6]");
+}
+
+static void a_missing_part_is_reported_with_the_blocks_other_tensors(void **state) {
+    (void)state;
+    add_separate("model.layers.0", "mlp.experts", "gate_proj", "up_proj", "down_proj");
+    add_named("model.layers.0", "mlp.chooser.weight", 2, E, H);
+    refuse(QWEN3("1"),
+           "tensor model.layers.0.mlp.gate.weight is missing, under this and every other known name; beside the experts, "
+           "model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [3, 6]");
+}
+
+// A file has no mark that tells whether rows alternate.
+static void alternating_rows_are_known_under_gpt_oss_own_name_only(void **state) {
+    (void)state;
+    builder_add(&builder, "model.layers.0.mlp.experts.fc1.weight", EXPERTD_DTYPE_F32, 0, 3, E, 2 * I, H);
+    builder_add(&builder, "model.layers.0.mlp.experts.fc2.weight", EXPERTD_DTYPE_F32, 0, 3, E, H, I);
+    add_named("model.layers.0", "mlp.router.weight", 2, E, H);
+    add_named("model.layers.0", "mlp.router.bias", 1, E, 0);
+    refuse("{\"model_type\":\"gpt_oss\",\"hidden_size\":6,\"intermediate_size\":4,\"num_local_experts\":3,"
+           "\"num_experts_per_tok\":2,\"num_hidden_layers\":1}",
+           "model.layers.0.mlp.experts.fc1: gate and up alternate");
 }
 
 static void a_long_prefix_is_refused(void **state) {
@@ -119,7 +176,12 @@ int main(void) {
         TEST(an_unknown_tensor_in_the_block_is_refused),
         TEST(shared_experts_beside_the_experts_module_are_checked),
         TEST(other_types_and_mixed_types_are_refused),
-        TEST(quantised_tensors_are_refused_by_method),
+        TEST(parts_of_a_quantisation_are_refused_and_scales_of_activations_are_not),
+        TEST(two_names_of_one_part_are_refused),
+        TEST(a_second_module_in_another_layer_does_not_matter),
+        TEST(a_miss_lists_the_tensors_that_look_like_experts),
+        TEST(a_missing_part_is_reported_with_the_blocks_other_tensors),
+        TEST(alternating_rows_are_known_under_gpt_oss_own_name_only),
         TEST(a_long_prefix_is_refused),
         TEST(absurd_numbers_of_layers_and_experts_allocate_nothing),
     };

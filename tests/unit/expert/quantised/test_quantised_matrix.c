@@ -309,10 +309,68 @@ static void gate_and_up_rows_are_separated_from_a_fused_matrix(void **state) {
             assert_true(wide[n][k] == (float)(int8_t)bytes[row][k] * scales[row][g]);
         }
     }
-    whole.scale_columns = 16;
-    assert_int_equal(quantised_take_rows(&whole, N / 2, 1, &half).code, EXPERTD_ERR_CHECKPOINT);
-    assert_non_null(strstr(expertd_err_message(), "blocks of 16 rows"));
-    assert_false(err_is(quantised_take_rows(&whole, 16, 1, &half)));
+}
+
+static uint8_t codes_of_8[N][K];
+
+// INT8 rows whose scales are those of blocks of `columns` rows.
+static struct quantised_matrix matrix_of_blocks(size_t columns) {
+    struct quantised_matrix whole = matrix_of(false);
+    whole.format.code = EXPERTD_CODE_INT8;
+    whole.scale_columns = columns;
+    for (size_t i = 0; i < sizeof codes_of_8; i++) {
+        codes_of_8[i / K][i % K] = (uint8_t)(i * 3);
+    }
+    whole.codes = (struct expertd_code_words){codes_of_8, 8, 8, K, 8 * K, 1, 8, NULL, 0, 0};
+    return whole;
+}
+
+static void check_half(const struct quantised_matrix *half, size_t first, size_t step, size_t columns) {
+    static float wide[N][K];
+    struct quantised_rows rows;
+    assert_false(err_is(quantised_rows_take(half, N / 2, K, staging, &rows)));
+    quantised_rows_widen(&rows, N / 2, K, EXPERTD_DTYPE_F32, wide);
+    for (size_t i = 0; i < N / 2 * K; i++) {
+        size_t row = first + step * (i / K), k = i % K;
+        assert_true(wide[i / K][k] == (float)(int8_t)codes_of_8[row][k] * scales[row / columns][k / SPAN]);
+    }
+}
+
+static void gate_and_up_may_share_a_block_of_scales(void **state) {
+    (void)state;
+    static const size_t COLUMNS[] = {2, 4, 8, 16, N};
+    struct quantised_matrix gate, up;
+    for (size_t i = 0; i < sizeof COLUMNS / sizeof *COLUMNS; i++) {
+        struct quantised_matrix whole = matrix_of_blocks(COLUMNS[i]);
+        assert_false(err_is(quantised_split(&whole, N, false, &gate, &up)));
+        check_half(&gate, 0, 1, COLUMNS[i]);
+        check_half(&up, N / 2, 1, COLUMNS[i]);
+        assert_true(quantised_same_format(&gate, &up));
+        assert_false(err_is(quantised_split(&whole, N, true, &gate, &up)));
+        check_half(&gate, 0, 2, COLUMNS[i]);
+        check_half(&up, 1, 2, COLUMNS[i]);
+    }
+    struct quantised_matrix whole = matrix_of_blocks(3);
+    assert_int_equal(quantised_split(&whole, N, true, &gate, &up).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "blocks of 3 rows"));
+}
+
+// Words along n belong to 8 rows.
+static void words_of_several_rows_are_split_between_words_only(void **state) {
+    (void)state;
+    static const uint8_t AWQ[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
+    static float wide[N][K], half_wide[N][K];
+    struct quantised_matrix whole = words_by_depth(words, zero_words, AWQ), half;
+    struct quantised_rows rows;
+    (void)take(&whole, wide);
+    assert_false(err_is(quantised_take_rows(&whole, 8, 1, &half)));
+    assert_false(err_is(quantised_rows_take(&half, 16, K, staging, &rows)));
+    quantised_rows_widen(&rows, 16, K, EXPERTD_DTYPE_F32, half_wide);
+    assert_memory_equal(half_wide, wide[8], 16 * sizeof wide[0]);
+    assert_int_equal(quantised_take_rows(&whole, 12, 1, &half).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "codes of gate and up share bytes"));
+    assert_int_equal(quantised_take_rows(&whole, 0, 2, &half).code, EXPERTD_ERR_CHECKPOINT);
 }
 
 static void names_contain_code_group_size_and_zero_points(void **state) {
@@ -343,6 +401,8 @@ int main(void) {
         cmocka_unit_test_setup(a_global_scale_may_be_any_but_0_to_divide_by, fill),
         cmocka_unit_test_setup(an_8_bit_zero_point_past_the_codes_is_refused, fill),
         cmocka_unit_test_setup(gate_and_up_rows_are_separated_from_a_fused_matrix, fill),
+        cmocka_unit_test_setup(gate_and_up_may_share_a_block_of_scales, fill),
+        cmocka_unit_test_setup(words_of_several_rows_are_split_between_words_only, fill),
         cmocka_unit_test_setup(names_contain_code_group_size_and_zero_points, fill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,7 +137,7 @@ static void awq_order_is_read(void **state) {
     for (size_t i = 0; i < WORDS_G * WORDS_N; i++) {
         scales[i / WORDS_N][i % WORDS_N] = w.scales[i % WORDS_N][i / WORDS_N];
     }
-    struct expertd_quantised_source source = {codes, zeros, scales, 1, 1, WORDS_N, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, scales, 1, 0, 1, WORDS_N, 0, NULL};
     check_words(&w, &source, 0);
 }
 
@@ -156,7 +156,7 @@ static void gptq_words_and_zero_points_are_read(void **state) {
     }
     struct expertd_code_words codes = {w.codes, 4, 8, 8, 64, 1, 8 * WORDS_N, NULL, 0, 0};
     struct expertd_code_words zeros = {w.zeros, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 0, 1};
-    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, WORDS_G, 1, 0, NULL};
+    struct expertd_quantised_source source = {codes, zeros, w.scales, 1, 0, WORDS_G, 1, 0, NULL};
     check_words(&w, &source, 1);
 }
 
@@ -170,7 +170,7 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
         signed_codes[i / 2] |= (uint8_t)((w.q[i / WORDS_K][i % WORDS_K] ^ 8) << (i % 2 * 4));
     }
     struct expertd_quantised_source source = {
-        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, WORDS_G, 1, 0, NULL};
+        plain_codes(signed_codes, WORDS_K, 4), plain_codes(w.z, WORDS_G, 8), w.scales, 1, 0, WORDS_G, 1, 0, NULL};
     source.codes.flip = 8;
     check_words(&w, &source, 0);
 }
@@ -214,7 +214,7 @@ static void pack_codes_one_by_one(const struct expertd_quantised_source *source,
         }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % EXPERTD_KERNEL_PANEL, size = expertd_dtype_size(format->scale),
-                   row = column / source->scale_columns;
+                   row = (source->scale_first + column) / source->scale_columns;
             const uint8_t *scale =
                 (const uint8_t *)source->scales + (row * source->scale_n_stride + g * source->scale_g_stride) * size;
             if (c == 0 || !format->scale_of_panel) {
@@ -268,6 +268,7 @@ enum file_order {
     ORDER_K_WORDS,          // words of consecutive k, as GPTQ
     ORDER_N_WORDS,          // words of consecutive columns
     ORDER_AWQ,              // the same, in AWQ's order
+    ORDER_K_BYTES,          // bytes of consecutive k, as transposed rows
     ORDER_INTERLEAVED_ROWS, // four rows interleaved
     ORDER_COUNT
 };
@@ -278,6 +279,9 @@ static struct expertd_code_words words_of_order(enum file_order order, unsigned 
     size_t row = (k + 1) / 2 * 2 + (order == ORDER_SPACED_ROWS ? 5 : 0); // odd: a row of 4-bit codes may start at a high nibble
     switch (order) {
     case ORDER_K_WORDS:
+        return (struct expertd_code_words){NULL, bits, word, word, word * word, 1, word * (n + 1), NULL, 0, 0};
+    case ORDER_K_BYTES:
+        word = 8 / bits;
         return (struct expertd_code_words){NULL, bits, word, word, word * word, 1, word * (n + 1), NULL, 0, 0};
     case ORDER_N_WORDS:
     case ORDER_AWQ:
@@ -353,6 +357,37 @@ static void every_file_order_packs_like_one_code_at_a_time(void **state) {
     assert_false(err_is(expertd_kernel_select("auto")));
 }
 
+static void expect_source(const struct quantised_case *c, const struct expertd_quantised_source *source, const char *field) {
+    assert_int_equal(expertd_pack_quantised(source, &c->format, c->k, c->n, c->packed).code, EXPERTD_ERR_INVALID);
+    assert_string_equal(expertd_err_field(), field);
+}
+
+// The second half of a matrix whose halves share a block of scales.
+static void a_block_of_scales_may_begin_before_column_0(void **state) {
+    (void)state;
+    enum { K_OF = 256, N_OF = 136 };
+    static const size_t BLOCKS[][2] = {{128, 64}, {128, 32}, {64, 8}, {1000, 999 - N_OF}};
+    static float scales[N_OF / 64 + 2][K_OF / 128];
+    struct random random = {93};
+    assert_false(err_is(expertd_kernel_select("auto")));
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0][0]; i++) {
+        scales[i / (K_OF / 128)][i % (K_OF / 128)] = (float)(i + 1);
+    }
+    for (size_t i = 0; i < COUNT_OF(BLOCKS); i++) {
+        struct quantised_case c;
+        struct expertd_quantised_format format = {
+            EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, i == 0 || i == 3, 128};
+        quantised_case_init(&c, &format, K_OF, N_OF, VALUES_PLAIN, &random);
+        c.source.scales = scales;
+        c.source.scale_columns = BLOCKS[i][0];
+        c.source.scale_first = BLOCKS[i][1];
+        assert_packed_as_one_by_one(&c.source, &format, K_OF, N_OF);
+        c.source.scale_first = c.source.scale_columns;
+        expect_source(&c, &c.source, "scale_first");
+        quantised_case_deinit(&c);
+    }
+}
+
 static void k_order_is_applied(void **state) {
     (void)state;
     struct random random = {95};
@@ -401,11 +436,6 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
                   "zero_points");
     expect_format((struct expertd_quantised_format){EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 40},
                   "scale_k");
-}
-
-static void expect_source(const struct quantised_case *c, const struct expertd_quantised_source *source, const char *field) {
-    assert_int_equal(expertd_pack_quantised(source, &c->format, c->k, c->n, c->packed).code, EXPERTD_ERR_INVALID);
-    assert_string_equal(expertd_err_field(), field);
 }
 
 static void unsuitable_sources_are_refused_with_the_field(void **state) {
@@ -485,6 +515,7 @@ int main(void) {
         cmocka_unit_test(twos_complement_is_flipped_to_offset_binary),
         cmocka_unit_test(spans_of_normal_codes_are_marked),
         cmocka_unit_test(every_file_order_packs_like_one_code_at_a_time),
+        cmocka_unit_test(a_block_of_scales_may_begin_before_column_0),
         cmocka_unit_test(k_order_is_applied),
         cmocka_unit_test(invalid_formats_are_refused_with_the_field),
         cmocka_unit_test(unsuitable_sources_are_refused_with_the_field),

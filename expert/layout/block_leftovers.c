@@ -1,0 +1,108 @@
+#include "expert/layout/block_leftovers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// A tensor that is recognised by the end of its name, or by a component (".lora_A.").
+struct known_leftover {
+    const char *text;
+    const char *meaning; // why the model must not be served without it; NULL: it has no part in the outputs
+};
+
+static const struct known_leftover KNOWN[] = {
+    // scales of activations, which are not quantised here
+    {".input_scale", NULL},
+    {"_input_scale", NULL},
+    {".input_scale_ub", NULL},
+    {".input_global_scale", NULL},
+    {".input_zero_point", NULL},
+    {".activation_scale", NULL},
+    // state of training and of tools
+    {"._extra_state", NULL},
+    {".num_batches_tracked", NULL},
+    {".tokens_per_expert", NULL},
+    {".local_tokens_per_expert", NULL},
+    {".rotary_emb.inv_freq", NULL},
+    // what is needed and not implemented
+    {".lora_A.", "a LoRA adapter's matrix: merge the adapter into the weights (merge_and_unload of PEFT)"},
+    {".lora_B.", "a LoRA adapter's matrix: merge the adapter into the weights (merge_and_unload of PEFT)"},
+    {".lora_magnitude_vector", "a DoRA adapter's vector: merge the adapter into the weights (merge_and_unload of PEFT)"},
+    {".base_layer.", "a weight below a LoRA adapter: merge the adapter into the weights (merge_and_unload of PEFT)"},
+    {".pre_quant_scale", "a factor of the matrix's input, which is not supported: use a checkpoint without it"},
+    {".smooth_scale", "a factor of the matrix's input, which is not supported: use a checkpoint without it"},
+    {".absmax", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
+    {".quant_map", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
+    {".SCB", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
+    {"weight_scale", "a scale, but no matrix beside it is stored in codes that would need it"},
+    {"weight_scale_2", "a scale, but no matrix beside it is stored in codes that would need it"},
+    {"_scale_inv", "a scale, but no matrix beside it is stored in codes that would need it"},
+    {".scales", "scales, but no matrix beside them is stored in codes that would need them"},
+};
+
+static bool is_known_by(const char *name, const char *text) {
+    size_t length = strlen(name), of_text = strlen(text);
+    if (text[of_text - 1] == '.') {
+        return strstr(name, text) != NULL;
+    }
+    return length >= of_text && strcmp(name + length - of_text, text) == 0;
+}
+
+static const struct known_leftover *find_known(const char *name) {
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
+        if (is_known_by(name, KNOWN[i].text)) {
+            return &KNOWN[i];
+        }
+    }
+    return NULL;
+}
+
+// The expert's number in a tensor name; false: the tensor belongs to no numbered expert.
+static bool expert_number(const char *name, const char *experts, unsigned long *number) {
+    size_t length = strlen(experts);
+    if (strncmp(name, experts, length) != 0 || name[length] != '.' || name[length + 1] < '0' || name[length + 1] > '9') {
+        return false;
+    }
+    *number = strtoul(name + length + 1, NULL, 10);
+    return true;
+}
+
+static FALLIBLE check_left(const struct tensor_finder *finder, const struct safetensors_entry *entry,
+                           const struct expert_numbers *experts) {
+    const struct known_leftover *known = find_known(entry->name);
+    const char *file = checkpoint_file_of(finder->checkpoint, entry);
+    unsigned long number;
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    if (expert_number(entry->name, experts->module, &number) && number >= experts->num_experts) {
+        if (number - experts->num_experts < experts->num_identity_experts) {
+            return OK;
+        }
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts", file,
+             entry->name, number, experts->num_experts);
+    }
+    if (known && !known->meaning) {
+        return OK;
+    }
+    if (known) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block and is %s%s", file, entry->name, known->meaning,
+             tensor_quantised_text(finder, quantised));
+    }
+    tensor_quantised_text(finder, quantised);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block, but its architecture has no tensor of that name%s%s", file,
+         entry->name, quantised,
+         quantised[0] ? ": this format of quantised weights is not supported: use the model's BF16 checkpoint"
+                      : ": ignoring it could change the outputs");
+}
+
+FALLIBLE block_leftovers_check(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts) {
+    size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, module); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        if (strncmp(entry->name, module, length) != 0) {
+            break;
+        }
+        if (!finder->taken[i]) {
+            TRY(check_left(finder, entry, experts));
+        }
+    }
+    return OK;
+}

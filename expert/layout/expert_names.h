@@ -1,0 +1,59 @@
+// The names of the experts' matrices, in every layout that is known: the sets of names, the arrangements, and which of them a
+// module of a checkpoint has. The same for all architectures. Pure functions of a checkpoint's names; any thread. Private to
+// expert/layout/.
+#ifndef EXPERTD_EXPERT_LAYOUT_EXPERT_NAMES_H
+#define EXPERTD_EXPERT_LAYOUT_EXPERT_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "expert/checkpoint/tensor_finder.h"
+
+// How the experts are divided into tensors.
+enum expert_arrangement {
+    ARRANGED_BY_EXPERT, // module.N.gate_proj
+    ARRANGED_BY_PART,   // module.gate_proj.N
+    ARRANGED_STACKED,   // module.gate_proj, with the experts as first dimension; of a shared expert: one matrix
+    ARRANGEMENTS,
+};
+
+// Either gate and up, or gate_up, or up alone (experts without a gate); always down.
+struct expert_name_set {
+    const char *gate, *up;
+    const char *gate_up; // both in one matrix, gate first unless the architecture says otherwise
+    const char *down;
+    bool may_alternate;        // gate_up: the name under which gpt-oss's tools store alternating rows
+    bool down_is_untransposed; // DBRX: stacked, down has the shape of gate
+};
+
+struct expert_layout {
+    const struct expert_name_set *set;
+    enum expert_arrangement arrangement;
+    const char *number_prefix; // before an expert's number: "" or "expert_"
+};
+
+// Is `rest`, the part of a tensor's name after "module.", the name of an expert's tensor? `bare`: the module is the block itself,
+// which may also be a dense network; then only tensors that hold all experts are recognised.
+bool expert_names_match(const char *rest, const struct expertd_tensor_view *view, bool bare);
+
+// Sets *out to the layout of the experts in `module`. If one matrix of a layout is missing altogether, *out is that layout, so that
+// the caller reports the tensor. EXPERTD_ERR_CHECKPOINT: no layout (the message lists the tensors), or two.
+FALLIBLE expert_names_find(const struct tensor_finder *finder, const char *module, bool gated, struct expert_layout *out);
+// The same for a shared expert. Without any known name, *out is gate_proj, up_proj, down_proj.
+FALLIBLE expert_names_find_shared(const struct tensor_finder *finder, const char *module, bool gated, struct expert_layout *out);
+
+// The module of one matrix: "module.3.gate_proj".
+FALLIBLE expert_names_module(const struct expert_layout *layout, const char *module, uint32_t expert, const char *part,
+                             char out[TENSOR_NAME_MAX]);
+
+// The plain tensor of a matrix's module: "X.weight", "X" or "X_weight"; if none exists, "X" if `stacked`, else "X.weight".
+// EXPERTD_ERR_CHECKPOINT: two of them exist.
+FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
+// For a matrix that no quantised format has: EXPERTD_ERR_CHECKPOINT if it is quantised in MLX's own format.
+FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module);
+// The same as expert_names_weight for its bias: "X.bias" or "X_bias".
+FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
+
+#endif

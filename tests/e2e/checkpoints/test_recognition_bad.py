@@ -1,0 +1,129 @@
+"""Codes of quantisers that are not served, tensors that change the meaning of codes, and tensors that contradict quant_method: each is
+refused with the tensor, what it is, and the remedy."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from harness.daemon import run_program
+from harness.fused import Fused, FusedCheckpoint, bare
+from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, fp8, gptq, quark)
+
+MODULE = "model.layers.0.mlp.experts"
+GATE = f"{MODULE}.0.gate_proj"
+
+
+def refused(checkpoint, *words):
+    checkpoint.write()
+    done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin", "off")
+    assert done.returncode == 65, done.stderr
+    for word in words:
+        assert word in done.stderr, f"{word!r} is not in: {done.stderr[-900:]}"
+
+
+def stored(tensors):
+    """A format of these tensors, {suffix: (dtype, shape)}. Shape None: the weight's."""
+    return lambda w, random: ({suffix: (dtype, np.ones(w.shape if shape is None else shape)) for suffix, (dtype, shape) in tensors.items()}, w)
+
+
+# The tensors of each quantiser's matrix, with shapes that its own code gives.
+FOREIGN = {
+    "mlx": ({".weight": ("U32", (8, 4)), ".scales": ("F16", (8, 1)), ".biases": ("F16", (8, 1))}, [".biases", "MLX", "original checkpoint"]),
+    "bitsandbytes_nf4": ({".weight": ("U8", (64, 1)), ".weight.absmax": ("U8", (2,)), ".weight.quant_map": ("F32", (16,))}, ["bitsandbytes"]),
+    "bitsandbytes_int8": ({".weight": ("I8", None), ".SCB": ("F32", (4,)), ".weight_format": ("U8", ())}, ["bitsandbytes"]),
+    "aqlm": ({".codes": ("I8", (4, 4, 2)), ".codebooks": ("F16", (2, 4, 1, 8)), ".scales": ("F16", (4, 1, 1, 1))}, ["AQLM"]),
+    "hqq": ({".W_q": ("U8", (8, 8)), ".scale": ("F16", (8, 1)), ".zero": ("F16", (8, 1))}, ["HQQ"]),
+    "eetq": ({".weight": ("I8", None), ".weight_scales": ("F16", (4,))}, ["EETQ"]),
+    "quip": ({".Qidxs": ("I16", (8, 8)), ".SU": ("F16", (8,)), ".SV": ("F16", (8,))}, ["QuIP#"]),
+    "vptq": ({".indices": ("I32", (1, 8, 8)), ".centroids": ("F16", (1, 64)), ".weight_scale": ("F16", (8,))}, ["VPTQ"]),
+    "exl2": ({".q_weight": ("I32", (8, 8)), ".q_scale": ("I32", (1, 8)), ".q_scale_max": ("F16", (1,))}, ["EXL2"]),
+    "exl3": ({".trellis": ("I16", (2, 2, 16)), ".suh": ("F16", (8,)), ".svh": ("F16", (8,))}, ["EXL3"]),
+    "marlin": ({".B": ("I32", (8, 8)), ".s": ("F16", (1, 8))}, ["Marlin"]),
+    "quanto": ({".weight._data": ("I8", None), ".weight._scale": ("F16", (4, 1))}, ["quanto"]),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("said", (True, False))
+def test_other_quantisers_are_named(name, said, tmp_path):
+    tensors, words = FOREIGN[name]
+    config = {"quant_method": name} if said else {}
+    refused(QuantisedCheckpoint(tmp_path / name, Variant(name, config, stored(tensors))), MODULE, "not supported: take",
+            *words)
+
+
+def changed(quantise, more_tensors):
+    """The same tensors and some more."""
+
+    def more(w, random):
+        tensors, meant = quantise(w, random)
+        return tensors | more_tensors, meant
+
+    return more
+
+
+BLOCKS_OF_128 = fp8(".weight_scale_inv", "F32", (128, 128))
+MODIFIERS = {
+    ".pre_quant_scale": "factor of the matrix's input",
+    ".smooth_scale": "factor of the matrix's input",
+    ".had_K": "rotates the matrix's input",
+    ".forward_hadamard_matrix": "rotates the matrix's input",
+}
+
+
+@pytest.mark.parametrize("suffix", MODIFIERS)
+def test_tensors_that_change_the_meaning_of_codes_are_named(suffix, tmp_path):
+    quantise = changed(BLOCKS_OF_128, {suffix: ("F32", np.ones(4))})
+    refused(QuantisedCheckpoint(tmp_path / "model", Variant("", BLOCKS, quantise)), f"{GATE}{suffix}", MODIFIERS[suffix], "take a checkpoint")
+
+
+def reshaped(quantise, shape):
+    """.qweight in another shape, which depends on n and k."""
+
+    def other(w, random):
+        tensors, meant = quantise(w, random)
+        return tensors | {".qweight": ("I32", np.ones(shape(*w.shape), np.int32))}, meant
+
+    return other
+
+
+AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32}
+REFUSED = {
+    "gptq_said_to_be_awq": (AWQ | {"group_size": 32}, gptq(4, 32), [f"{GATE}.qweight", "is GPTQ", '\\"awq\\"', "means AWQ"]),
+    "awq_said_to_be_gptq": (GPTQ, awq(32), [f"{GATE}.qweight", "is AWQ", '\\"gptq\\"', "means GPTQ"]),
+    "gptq_packed_as_awq": (AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, gptq(4, 32),
+                           [f"{GATE}.qweight", "packing_format", "auto_round:auto_awq", "means AWQ"]),
+    "gptq_of_3_bits": (GPTQ | {"bits": 3}, reshaped(gptq(4, 32), lambda n, k: (k * 3 // 32, n)), [f"{GATE}.qweight", "GPTQ with 3 bits"]),
+    "gptq_of_2_bits": (AUTO_ROUND | {"bits": 2}, reshaped(gptq(4, 32), lambda n, k: (k * 2 // 32, n)), [f"{GATE}.qweight", "GPTQ with 2 bits"]),
+    "gptq_for_marlin": (GPTQ, reshaped(gptq(4, 32), lambda n, k: (k // 16, n * 2)), [f"{GATE}.qweight", "repacked for Marlin"]),
+    "awq_gemv": (AWQ | {"group_size": 32}, reshaped(awq(32), lambda n, k: (n, k // 8)), [f"{GATE}.qweight", "GEMV"]),
+    "awq_of_another_kernel": (AWQ | {"group_size": 32, "format": "gemv_fast"}, awq(32), ["quantization_config.format", "gemv_fast", "gemm"]),
+    "fp8_of_a_method_with_other_codes": (FP8 | {"quant_method": "torchao"}, BLOCKS_OF_128, [f"{GATE}.weight", "FP8", "torchao"]),
+    "quark_without_its_config": ({"quant_method": "quark"}, quark(32), [f"{GATE}.weight", "global_quant_config.weight.dtype", "uint4 or int4"]),
+    "quark_in_another_order": ({"quant_method": "quark", "export": {"pack_method": "sorted"}, "global_quant_config": {
+        "weight": {"dtype": "uint4", "group_size": 32}}}, quark(32), ["export.pack_method", "sorted"]),
+    "quark_with_two_signs": ({"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
+        "weight": {"dtype": "uint4", "group_size": 32}}, "layer_quant_config": {"*down_proj": {"weight": {"dtype": "int4"}}}}, quark(32),
+                             ["layer_quant_config", "int4"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_tensors_that_contradict_config_json_are_refused_with_both(name, tmp_path):
+    config, quantise, words = REFUSED[name]
+    refused(QuantisedCheckpoint(tmp_path / name, Variant("", config, quantise)), *words)
+
+
+def test_a_fused_pair_of_two_orientations_is_refused(tmp_path):
+    checkpoint = FusedCheckpoint(tmp_path / "pair", Fused("", BLOCKS, BLOCKS_OF_128, bare))
+    for name in (f"{MODULE}.down_proj", f"{MODULE}.down_proj_scale_inv"):
+        dtype, array = checkpoint.tensors[name]
+        checkpoint.tensors[name] = (dtype, array.transpose(0, 2, 1))
+    refused(checkpoint, f"{MODULE}.gate_up_proj", f"{MODULE}.down_proj", "different orientations")
+
+
+def test_a_global_scale_of_another_number_of_experts_is_refused(tmp_path):
+    fused = FusedCheckpoint(tmp_path / "fused", Fused("", copy.deepcopy(VARIANTS["modelopt_nvfp4"].config), VARIANTS["modelopt_nvfp4"].quantise))
+    fused.tensors[f"{MODULE}.gate_up_proj.weight_scale_2"] = ("F32", np.ones(EXPERTS + 1))
+    refused(fused, f"{MODULE}.gate_up_proj.weight_scale_2", f"[{EXPERTS + 1}]", "one number per expert")
