@@ -6,7 +6,7 @@
 #include <string.h>
 
 // Limits of one expression and of one comparison. Expressions in known models have some 100 characters and take some 1000 steps.
-enum { PATTERN_BYTES_MAX = 4096, NESTING_MAX = 50, STEPS_MAX = 1000000, HEAP_KIB_MAX = 4096 };
+enum { PATTERN_BYTES_MAX = 4096, NESTING_MAX = 50, STEPS_MAX = 100000, HEAP_KIB_MAX = 4096 };
 
 static err_t bad_pattern(const struct name_pattern *pattern, int error) {
     PCRE2_UCHAR reason[128] = "";
