@@ -11,6 +11,7 @@ struct scale_span {
     uint64_t columns, k; // columns of n; k 0: all
     uint64_t n_stride, g_stride;
     uint64_t restart; // columns after which a block begins anew; 0: none
+    bool doubtful;    // as many blocks begin anew after n / parts columns as do not
 };
 
 // The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
@@ -95,14 +96,16 @@ static bool spans_grid(const struct take *t, uint64_t rows, uint64_t block_n, ui
 
 // Blocks of the whole tensor; or, if only that fits, those of the stacked matrices, whose last blocks are short.
 static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
-    uint64_t n = t->module->n, parts = t->module->parts;
-    if (spans_grid(t, take_ceiling(n, block_n), block_n, block_k, out)) {
+    uint64_t n = t->module->n, parts = t->module->parts ? t->module->parts : 1, rows = take_ceiling(n, block_n);
+    uint64_t part = n % parts == 0 ? n / parts : n, rows_of_parts = n / part * take_ceiling(part, block_n);
+    if (spans_grid(t, rows, block_n, block_k, out)) {
+        out->doubtful = part < n && part % block_n != 0 && rows == rows_of_parts;
         return true;
     }
-    if (parts < 2 || n % parts != 0 || !spans_grid(t, parts * take_ceiling(n / parts, block_n), block_n, block_k, out)) {
+    if (part == n || !spans_grid(t, rows_of_parts, block_n, block_k, out)) {
         return false;
     }
-    out->restart = n / parts;
+    out->restart = part;
     return true;
 }
 
@@ -115,8 +118,8 @@ static uint64_t groups_of_shape(const struct take *t) {
 
 // Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
 static bool are_equal_groups(const struct take *t, uint64_t groups) {
-    uint64_t k = t->module->k, equal = groups ? k / groups : 0;
-    if (groups == 0 || k % groups != 0) {
+    uint64_t k = t->module->k, equal = k / groups;
+    if (k % groups != 0) {
         return false;
     }
     for (uint64_t usual = 16; (t->format->scale_layouts & SCALES_SHORT) && usual < k; usual *= 2) {
@@ -140,7 +143,7 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
         return spans_blocks(t, setting->block_n, setting->block_k, out);
     }
     return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
-           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out));
+           (groups > 0 && are_equal_groups(t, groups) && spans_groups(t, k / groups, out));
 }
 
 static const char *span_text(const struct quantisation_setting *setting, char *text, size_t bytes) {
@@ -199,7 +202,7 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
     checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
                          "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
                          expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
-                         one ? "a whole matrix" : "a row", setting->span_key);
+                         one ? "a whole matrix" : "a row", setting->span_key ? setting->span_key : "config.json");
     return true;
 }
 
@@ -221,9 +224,23 @@ static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     return bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
 }
 
+static FALLIBLE check_restart(const struct take *t, const struct scale_span *span) {
+    if (span->doubtful) {
+        char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is %s: its blocks of %llu rows may run through gate and up, or begin anew at up; the number of blocks "
+             "is "
+             "the same: store gate and up separately",
+             take_file(t, t->scales), t->scales->name,
+             expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape), (unsigned long long)span->columns);
+    }
+    return OK;
+}
+
 FALLIBLE take_scales(struct take *t) {
     struct scale_span span = {0};
     TRY(choose_span(t, &span));
+    TRY(check_restart(t, &span));
     struct quantised_matrix *out = t->out;
     enum expertd_dtype dtype = t->scales->view.dtype;
     out->format.scale = dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;

@@ -6,6 +6,8 @@ import copy
 import numpy as np
 import pytest
 
+from harness import fused as fused_harness
+from harness import quantised as quantised_harness
 from harness.daemon import run_program
 from harness.fused import Fused, FusedCheckpoint, bare
 from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, fp8, gptq, quark)
@@ -127,3 +129,12 @@ def test_a_global_scale_of_another_number_of_experts_is_refused(tmp_path):
     fused = FusedCheckpoint(tmp_path / "fused", Fused("", copy.deepcopy(VARIANTS["modelopt_nvfp4"].config), VARIANTS["modelopt_nvfp4"].quantise))
     fused.tensors[f"{MODULE}.gate_up_proj.weight_scale_2"] = ("F32", np.ones(EXPERTS + 1))
     refused(fused, f"{MODULE}.gate_up_proj.weight_scale_2", f"[{EXPERTS + 1}]", "one number per expert")
+
+
+def test_blocks_that_may_begin_anew_at_up_are_refused(tmp_path, monkeypatch):
+    """With 208 rows each, blocks of 128 rows are four in both readings."""
+    for module in (fused_harness, quantised_harness):
+        monkeypatch.setattr(module, "WIDTH", 208)
+    for each in (False, True):
+        checkpoint = FusedCheckpoint(tmp_path / str(each), Fused("", BLOCKS, BLOCKS_OF_128, bare, each=each))
+        refused(checkpoint, f"{MODULE}.gate_up_proj_scale_inv", f"[{EXPERTS}, 4, 2]", "begin anew at up", "store gate and up separately")
