@@ -6,7 +6,7 @@
 #include <string.h>
 
 // Limits of one expression and of one comparison. Expressions in known models have some 100 characters and take some 1000 steps.
-enum { PATTERN_BYTES_MAX = 4096, NESTING_MAX = 50, STEPS_MAX = 1000000, HEAP_KIB_MAX = 4096 };
+enum { PATTERN_BYTES_MAX = 4096, NESTING_MAX = 50, STEPS_MAX = 100000, HEAP_KIB_MAX = 4096 };
 
 static err_t bad_pattern(const struct name_pattern *pattern, int error) {
     PCRE2_UCHAR reason[128] = "";
@@ -67,8 +67,10 @@ FALLIBLE name_pattern_init(struct name_pattern *pattern, enum name_match match, 
             FAIL(EXPERTD_ERR_CHECKPOINT, "the pattern \"%.64s...\" is longer than %d bytes", text, PATTERN_BYTES_MAX / 4);
         }
         pattern->program = compile(expression, expression_of_glob(text, expression), &error);
+        name_literal_of(expression, pattern->literal);
     } else if (match == NAME_START || match == NAME_ANYWHERE) {
         pattern->program = compile(text, strlen(text), &error);
+        name_literal_of(text, pattern->literal);
     } else {
         return OK;
     }
@@ -109,6 +111,10 @@ static int run_program(const struct name_pattern *pattern, const char *name) {
 FALLIBLE name_pattern_matches(const struct name_pattern *pattern, const char *name, bool *matches) {
     if (!pattern->program) {
         *matches = pattern->match == NAME_EXACT ? strcmp(pattern->text, name) == 0 : has_components(name, pattern->text);
+        return OK;
+    }
+    if (pattern->literal[0] && !strstr(name, pattern->literal)) {
+        *matches = false;
         return OK;
     }
     int result = run_program(pattern, name);

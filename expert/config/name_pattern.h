@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "base/err.h"
+#include "expert/config/name_literal.h"
 
 enum name_match {
     NAME_EXACT,      // the whole name
@@ -17,8 +18,9 @@ enum name_match {
 
 struct name_pattern {
     enum name_match match;
-    const char *text; // borrowed
-    void *program;    // of a compiled expression; NULL: none
+    const char *text;               // borrowed
+    void *program;                  // of a compiled expression; NULL: none
+    char literal[NAME_LITERAL_MAX]; // every name that the expression matches contains it; "": not known
 };
 
 // EXPERTD_ERR_CHECKPOINT: the expression is not valid, or is too long or too deep. `text` must outlive the pattern.

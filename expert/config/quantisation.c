@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_MAX = 256, IGNORED_MAX = 1 << 20 };
+enum { KEY_MAX = 256, IGNORED_MAX = 1 << 20, IGNORED_EXPRESSIONS_MAX = 4096 };
 
 // "OBJECT.NAME"
 struct key {
@@ -150,12 +150,15 @@ static FALLIBLE read_gptq(struct quantisation *q) {
 // ---- modules that are not quantised ----
 
 static FALLIBLE add_ignored(struct quantisation *q, const char *entry) {
+    bool expression = strncmp(entry, "re:", 3) == 0, glob = strpbrk(entry, "*?[") != NULL;
+    if ((expression || glob) && ++q->ignored_expressions > IGNORED_EXPRESSIONS_MAX) {
+        return OK; // they take some KiB each, and only explain plain tensors
+    }
     struct name_pattern *grown = realloc(q->ignored, (q->ignored_count + 1) * sizeof *grown);
     if (!grown) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu names of modules", q->ignored_count + 1);
     }
     q->ignored = grown;
-    bool expression = strncmp(entry, "re:", 3) == 0, glob = strpbrk(entry, "*?[") != NULL;
     err_t e = name_pattern_init(&grown[q->ignored_count],
                                 expression ? NAME_START
                                 : glob     ? NAME_GLOB

@@ -27,7 +27,7 @@ struct quantisation {
     struct quantisation_setting base;      // of modules without an override
     struct quantisation_overrides overrides;
     struct name_pattern *ignored; // modules that are not quantised
-    size_t ignored_count;
+    size_t ignored_count, ignored_expressions;
     struct quantisation_texts texts;
     bool zero_points_are_stored_as_is; // GPTQ's second form, gptq_v2; the first stores zero points minus one
     bool static_groups;                // GPTQ's groups are consecutive although k was quantised in another order

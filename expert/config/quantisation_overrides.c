@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OVERRIDES_MAX = 1 << 18, PATTERNS_MAX = 1 << 18, KEY_MAX = 256, PLAIN_BITS = 16 };
+enum { OVERRIDES_MAX = 1 << 18, PATTERNS_MAX = 1 << 18, EXPRESSIONS_MAX = 4096, KEY_MAX = 256, PLAIN_BITS = 16 };
 
 static const char EXPRESSION_CHARACTERS[] = "*+?^$()[]{}|\\"; // vLLM and SGLang know AutoRound's expressions by these
 
@@ -31,13 +31,15 @@ struct reader {
     const struct config *config;
     struct quantisation_overrides *out;
     const struct container *container;
-    size_t patterns; // of all overrides
+    size_t patterns, expressions; // of all overrides
 };
 
 static FALLIBLE add_pattern(struct reader *reader, struct quantisation_override *override, enum name_match match,
                             const char *text) {
-    if (++reader->patterns > PATTERNS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has more than %d patterns: the file may be damaged", override->path, PATTERNS_MAX);
+    reader->expressions += match != NAME_EXACT && match != NAME_COMPONENTS; // they take some KiB each
+    if (++reader->patterns > PATTERNS_MAX || reader->expressions > EXPRESSIONS_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: there are more than %d names of modules or %d expressions: the file may be damaged",
+             override->path, PATTERNS_MAX, EXPRESSIONS_MAX);
     }
     struct name_pattern *grown = realloc(override->patterns, (override->count + 1) * sizeof *grown);
     if (!grown) {

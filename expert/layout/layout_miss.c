@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "expert/quantised/quantised_tensors.h"
+
 #include "expertd/base/tensor.h"
 
 enum { KINDS_MAX = 6, KIND_NAME_MAX = 128 };
@@ -89,6 +91,7 @@ const char *layout_tensors_text(const struct checkpoint *checkpoint, const char 
 err_t layout_miss(const struct checkpoint *checkpoint, const char *module, bool gated) {
     char below[KIND_NAME_MAX * 2], text[LAYOUT_TENSORS_TEXT_MAX];
     snprintf(below, sizeof below, "%s.", module);
+    TRY(quantised_refuse_foreign(checkpoint, below));
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                       "%s: the layout of the experts in %s is not known: it holds %s. Known are, per expert (N.), stacked or with "
                       "the number last: %s",

@@ -171,7 +171,10 @@ void model_audit_add(struct model_audit *audit, const struct supply *supply, con
         return;
     }
     counts = count_scales(m);
-    add(audit, supply, m->quantised->scales_tensor, &counts);
+    if (counts.nan + counts.infinite + counts.absurd > 0) {
+        const struct safetensors_entry *own = m->quantised->scales_tensor; // NULL: the scales lie among the codes
+        add(audit, supply, own ? own : tensor_at(supply, m->quantised->codes.data), &counts);
+    }
 }
 
 // ----

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "expert/quantised/quantised_tensors.h"
+
 #define OTHER_CODES "take the model's BF16 checkpoint, or one in FP8, INT8, INT4, MXFP8, MXFP4 or NVFP4"
 
 // Sources: the quantisers' own code. Suffixes are in the spelling of quantised_names.h.
@@ -59,12 +61,34 @@ static const struct foreign_method {
     {"quarot", "QuaRot"},
 };
 
+static err_t refuse(const struct checkpoint *checkpoint, const struct safetensors_entry *entry, const struct foreign_tensor *row) {
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s %s, which is not supported: %s",
+                      checkpoint_file_of(checkpoint, entry), entry->name, row->meaning, row->mend);
+}
+
+FALLIBLE quantised_refuse_foreign(const struct checkpoint *checkpoint, const char *below) {
+    size_t count = checkpoint_count(checkpoint);
+    for (size_t i = checkpoint_lower_bound(checkpoint, below); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(checkpoint, i);
+        size_t length = strlen(entry->name);
+        if (strncmp(entry->name, below, strlen(below)) != 0) {
+            break;
+        }
+        for (size_t row = 0; row < sizeof TENSORS / sizeof *TENSORS; row++) {
+            size_t suffix = strlen(TENSORS[row].suffix);
+            if (length > suffix && strcmp(entry->name + length - suffix, TENSORS[row].suffix) == 0) {
+                return refuse(checkpoint, entry, &TENSORS[row]);
+            }
+        }
+    }
+    return OK;
+}
+
 FALLIBLE quantised_check_foreign(const struct tensor_finder *finder, const struct quantised_names *names) {
     for (size_t i = 0; i < sizeof TENSORS / sizeof *TENSORS; i++) {
         const struct safetensors_entry *entry = quantised_named(names, TENSORS[i].suffix);
         if (entry) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s %s, which is not supported: %s",
-                 checkpoint_file_of(finder->checkpoint, entry), entry->name, TENSORS[i].meaning, TENSORS[i].mend);
+            return refuse(finder->checkpoint, entry, &TENSORS[i]);
         }
     }
     return OK;

@@ -147,7 +147,7 @@ static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, s
     return OK;
 }
 
-static FALLIBLE check_original_shape(const struct quantised_matrix *m, size_t n, size_t k) {
+static FALLIBLE check_original_shape(const struct quantised_matrix *m, size_t k) {
     const struct safetensors_entry *shape = m->original_shape;
     int64_t sizes[2];
     int32_t narrow[2];
@@ -160,9 +160,9 @@ static FALLIBLE check_original_shape(const struct quantised_matrix *m, size_t n,
         memcpy(narrow, shape->view.data, sizeof narrow);
         sizes[0] = narrow[0], sizes[1] = narrow[1];
     }
-    if (sizes[0] != (int64_t)n || sizes[1] != (int64_t)k) {
+    if (sizes[0] != (int64_t)m->original_n || sizes[1] != (int64_t)k) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s says that the weights are [%lld, %lld], but config.json requires [%zu, %zu]",
-             shape->name, (long long)sizes[0], (long long)sizes[1], n, k);
+             shape->name, (long long)sizes[0], (long long)sizes[1], m->original_n, k);
     }
     return OK;
 }
@@ -391,7 +391,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     struct buffers buffers;
     divide_staging(m, n, k, staging, &buffers);
     *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
-    TRY(check_original_shape(m, n, k));
+    TRY(check_original_shape(m, k));
     TRY(check_unused_zeros(m, n, out->scales));
     TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {

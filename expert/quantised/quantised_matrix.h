@@ -49,8 +49,9 @@ struct quantised_matrix {
     const char *stored;     // the format's name on disk: "GPTQ"
     // for messages; NULL in generated weights
     const struct safetensors_entry *scales_tensor, *global_tensor, *zeros_tensor;
-    const struct safetensors_entry *original_shape; // two integers of I32 or I64 that must be n and k; NULL: none
-    size_t ranges;                                  // number of parts of the file that are read, one for each tensor
+    const struct safetensors_entry *original_shape; // two integers of I32 or I64; NULL: none
+    size_t original_n; // rows of the tensor, which may hold gate and up; must be the first integer; k must be the second
+    size_t ranges;     // number of parts of the file that are read, one for each tensor
     struct byte_range range[QUANTISED_RANGES];
 };
 

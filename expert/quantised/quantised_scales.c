@@ -118,8 +118,8 @@ static uint64_t groups_of_shape(const struct take *t) {
 
 // Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
 static bool are_equal_groups(const struct take *t, uint64_t groups) {
-    uint64_t k = t->module->k, equal = groups ? k / groups : 0;
-    if (groups == 0 || k % groups != 0) {
+    uint64_t k = t->module->k, equal = k / groups;
+    if (k % groups != 0) {
         return false;
     }
     for (uint64_t usual = 16; (t->format->scale_layouts & SCALES_SHORT) && usual < k; usual *= 2) {
@@ -208,7 +208,7 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
     checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "scales_span_more",
                          "tensor %s is %s, one scale for %s, but %s says otherwise: the tensor decides", t->scales->name,
                          expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
-                         one ? "a whole matrix" : "a row", setting->span_key);
+                         one ? "a whole matrix" : "a row", setting->span_key ? setting->span_key : "config.json");
     return true;
 }
 

@@ -35,4 +35,7 @@ struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first
 // has no codes at all.
 FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *module);
 
+// EXPERTD_ERR_CHECKPOINT: the name of a tensor that begins with `below` is of a quantiser that is not served.
+FALLIBLE quantised_refuse_foreign(const struct checkpoint *checkpoint, const char *below);
+
 #endif

@@ -201,6 +201,7 @@ void take_original_shape(struct take *t) {
     bool wide = shape->view.dtype == EXPERTD_DTYPE_I64;
     if ((wide || shape->view.dtype == EXPERTD_DTYPE_I32) && shape->view.bytes == 2 * expertd_dtype_size(shape->view.dtype)) {
         t->out->original_shape = shape;
+        t->out->original_n = t->module->n;
         take_range(t, shape);
     }
     tensor_mark(t->finder, shape);

@@ -9,7 +9,6 @@
 #include "expert/architecture/architecture.h"
 #include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/digest.h"
-#include "expert/checkpoint/foreign_format.h"
 #include "expert/config/config.h"
 #include "expert/layout/layer_finder.h"
 
@@ -136,7 +135,6 @@ FALLIBLE checkpoint_supply(const char *folder, const struct layer_tensors_option
     err_t e;
     TRY_OUT(e, checkpoint_open(folder, &supply.checkpoint));
     const struct config *config = checkpoint_config(supply.checkpoint);
-    TRY_OUT(e, foreign_format_check(supply.checkpoint));
     TRY_OUT(e, architecture_find(config, &architecture));
     TRY_OUT(e, layer_tensors_find(supply.checkpoint, architecture, options, &supply.layers, &supply.count));
     const char *model_type = architecture_model_type(architecture); // if config.json has only class names

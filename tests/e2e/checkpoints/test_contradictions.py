@@ -43,7 +43,7 @@ def new(folder, random, quantise, section):
     variant = Variant("", copy.deepcopy(section), quantise)
     checkpoint = QuantisedCheckpoint(folder, variant, seed=int(random.integers(1 << 30)))
     if not section:
-        del checkpoint.config[SECTION]
+        checkpoint.config.pop(SECTION, None)
     return checkpoint
 
 
@@ -166,7 +166,7 @@ def file_beside_config(random, folder):
     beside = dict(section(checkpoint), **({fact: {"checkpoint_format": "gptq", "sym": True, "group_size": 64}[fact]} if fact else {}))
     (folder / "quantize_config.json").write_text(json.dumps(beside))
     if fact is None:  # config.json may leave everything to that file
-        del checkpoint.config[SECTION]
+        checkpoint.config.pop(SECTION, None)
     decided = fact in (None, "group_size")  # by the shapes of the tensors
     return Case(checkpoint, ("quantize_config.json", fact or ""), SERVED if decided else REFUSED)
 
@@ -280,6 +280,20 @@ def weight_shape(random, folder):
     rows, columns = (HIDDEN, WIDTH) if "down" in name else (WIDTH, HIDDEN)
     right = list(checkpoint.tensors[name][1]) == [rows, columns]
     return Case(checkpoint, (name, "config.json"), SERVED if right else REFUSED)
+
+
+def weight_shape_of_gate_and_up(random, folder):
+    checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
+    for expert in range(EXPERTS):
+        gate, up, both = (checkpoint.module(part, expert) for part in ("gate_proj", "up_proj", "gate_up_proj"))
+        for suffix in (".weight_packed", ".weight_scale", ".weight_shape"):
+            (dtype, first), (_, second) = checkpoint.tensors.pop(gate + suffix), checkpoint.tensors.pop(up + suffix)
+            checkpoint.tensors[both + suffix] = (dtype, np.concatenate([first, second]))
+        checkpoint.tensors[both + ".weight_shape"] = ("I64", np.array([2 * WIDTH, HIDDEN]))
+    name = checkpoint.module("gate_up_proj", int(random.integers(EXPERTS))) + ".weight_shape"
+    wrong = bool(random.integers(2))
+    checkpoint.tensors[name][1][0] -= WIDTH if wrong else 0
+    return Case(checkpoint, (name, "config.json"), REFUSED if wrong else SERVED)
 
 
 # ---- settings of modules
@@ -413,9 +427,9 @@ def dtype_of_elements(random, folder):
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
               order_of_gptq, one_order_is_missing, order_of_compressed_tensors, bits, group_size, group_size_is_not_said,
-              group_size_of_another_format, strategy, block_size, weight_shape, override, groups, no_group, ignore_list,
-              second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type,
-              which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
+              group_size_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
+              no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model,
+              class_and_model_type, which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):

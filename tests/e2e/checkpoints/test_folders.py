@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from harness.checkpoints import copy_case, write_safetensors
+from harness.checkpoints import copy_case, read_header, write_safetensors
 from harness.daemon import run_program
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n"
@@ -98,19 +98,25 @@ def test_a_folder_above_names_the_checkpoints(folder, tmp_path):
 
 # Tensors of one expert, or of all experts of a layer, in formats of other programs.
 FORMATS = {
-    "MLX": ("switch_mlp.gate_proj.weight", "switch_mlp.gate_proj.scales", "switch_mlp.gate_proj.biases"),
-    "ExLlamaV2": ("experts.0.w1.q_weight", "experts.0.w1.q_scale", "experts.0.w1.q_invperm"),
-    "ExLlamaV3": ("experts.0.w1.trellis", "experts.0.w1.suh", "experts.0.w1.svh"),
-    "bitsandbytes": ("experts.0.w1.weight", "experts.0.w1.weight.absmax", "experts.0.w1.weight.quant_state.bitsandbytes__nf4"),
-    "HQQ": ("experts.0.w1.W_q", "experts.0.w1.scale", "experts.0.w1.zero"),
+    "mlx": ("MLX", ("switch_mlp.gate_proj.weight", "switch_mlp.gate_proj.scales", "switch_mlp.gate_proj.biases")),
+    "exl2": ("EXL2", ("experts.0.w1.q_weight", "experts.0.w1.q_scale", "experts.0.w1.q_invperm")),
+    "exl3": ("EXL3", ("experts.0.w1.trellis", "experts.0.w1.suh", "experts.0.w1.svh")),
+    "bitsandbytes": ("bitsandbytes", ("experts.0.w1.weight", "experts.0.w1.weight.absmax",
+                                      "experts.0.w1.weight.quant_state.bitsandbytes__nf4")),
+    "hqq": ("HQQ", ("experts.0.w1.W_q", "experts.0.w1.scale", "experts.0.w1.zero")),
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_of_another_program_is_named(folder, name):
-    tensors = {f"model.layers.{layer}.block_sparse_moe.{suffix}": ("U8", (8,), bytes(8)) for layer in (0, 1) for suffix in FORMATS[name]}
+    header, start = read_header(folder / "model.safetensors")
+    data = (folder / "model.safetensors").read_bytes()[start:]
+    tensors = {tensor: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])]) for tensor, entry in header.items()
+               if tensor != "__metadata__" and ".experts." not in tensor}
+    layers = {tensor.split(".block_sparse_moe.")[0] for tensor in tensors if ".block_sparse_moe." in tensor}
+    tensors.update({f"{layer}.block_sparse_moe.{suffix}": ("U8", (8,), bytes(8)) for layer in layers for suffix in FORMATS[name][1]})
     write_safetensors(folder / "model.safetensors", tensors)
-    refused(folder, name, "is not supported", "use the model's original checkpoint")
+    refused(folder, FORMATS[name][0], "is not supported", "take the")
 
 
 def test_a_folder_that_cannot_be_read_is_not_called_empty(folder):

@@ -147,7 +147,7 @@ REFUSED = {
                               "a factor of the matrix's input"),
     "a scale without codes": (lambda: tensors(**{"mlp.experts.1.up_proj.weight_scale": ONE}), "mlp.experts.1.up_proj.weight_scale",
                               "no matrix beside it is stored in codes"),
-    "MLX's quantised experts": (lambda: in_mlx_4bit("switch_mlp"), "model.layers.0.mlp.switch_mlp.gate_proj.biases", "MLX's affine quantisation"),
+    "MLX's quantised experts": (lambda: in_mlx_4bit("switch_mlp"), "model.layers.0.mlp.switch_mlp", "MLX's affine quantisation"),
     "MLX's quantised router": (lambda: in_mlx_4bit("mlp.gate."), "model.layers.0.mlp.gate.weight", "MLX's format"),
     "a router without a known name": (lambda: renamed("mlp.gate", "mlp.chooser"), "tensor model.layers.0.mlp.gate.weight is missing",
                                       "beside the experts, model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [4, 64]"),

@@ -202,6 +202,19 @@ static void each_of_many_modules_has_its_own_setting(void **state) {
     free(section);
 }
 
+static void too_many_expressions_are_refused(void **state) {
+    (void)state;
+    enum { EXPRESSIONS = 4097, EACH = 40 };
+    char *section = malloc(EXPRESSIONS * EACH + 64);
+    size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"dynamic\":{");
+    for (int i = 0; i < EXPRESSIONS; i++) {
+        used += (size_t)sprintf(section + used, "%s\"+:g%d\":{\"bits\":4}", i ? "," : "", i);
+    }
+    sprintf(section + used, "}}");
+    refuse(section, "or 4096 expressions");
+    free(section);
+}
+
 static void settings_that_change_the_meaning_of_tensors_are_refused(void **state) {
     (void)state;
     refuse(SAYS("\"quant_method\":\"awq\",\"version\":\"gemv_fast\""), "version is gemv_fast");
@@ -262,6 +275,7 @@ int main(void) {
         cmocka_unit_test_teardown(the_form_of_zero_points_is_said_by_one_key_of_several, end),
         cmocka_unit_test_teardown(a_groups_name_may_be_any_text, end),
         cmocka_unit_test_teardown(each_of_many_modules_has_its_own_setting, end),
+        cmocka_unit_test_teardown(too_many_expressions_are_refused, end),
         cmocka_unit_test_teardown(settings_that_change_the_meaning_of_tensors_are_refused, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
     };
