@@ -151,10 +151,42 @@ def test_down_has_a_type_of_its_own(tmp_path, start_daemon):
     assert served(start_daemon("--compute-dtype", "f32", model=model.path), model).quantisation == "q4_k+q6_k"
 
 
+@pytest.mark.parametrize("kinds", [(Type.Q4_K, Type.Q6_K, Type.Q5_0), (Type.F16, Type.Q8_0, Type.Q4_K), (Type.IQ4_XS, Type.BF16, Type.F32)],
+                         ids=lambda kinds: "_".join(kind.name for kind in kinds))
+def test_each_matrix_has_a_type_of_its_own(kinds, tmp_path, start_daemon):
+    """As a tool that chooses a type for each tensor by its name may store them."""
+    model = Model(tmp_path, QWEN, kinds)
+    for widen in ((), ("--widen",)):
+        served(start_daemon("--compute-dtype", "f32", "--shards", 2, *widen, model=model.path), model)
+
+
+@pytest.mark.parametrize("format", ["fp8", "int8", "int4", "mxfp4"])
+def test_plain_experts_are_quantised_while_loading(format, tmp_path, start_daemon):
+    """The same outputs as those of the weights, up to the format's error; experts in blocks stay as they are."""
+    bounds = {"fp8": 0.1, "int8": 0.05, "int4": 0.4, "mxfp4": 0.6}
+    for kind in PLAIN:
+        model = Model(tmp_path / kind.name, QWEN, kind)
+        x = model.inputs(TOKENS)
+        layer, output = answer(start_daemon("--compute-dtype", "f32", "--quantize", format, model=model.path), x)
+        error = error_per_token(values_of(output), model.outputs(x)).max()
+        assert layer.quantisation.startswith(format) and 1e-4 < error < bounds[format], (kind, error)
+    model = Model(tmp_path / "mixed", QWEN, (Type.Q8_0, Type.Q8_0, Type.F16))
+    layer, _ = answer(start_daemon("--compute-dtype", "f32", "--quantize", format, model=model.path), model.inputs(TOKENS))
+    assert layer.quantisation.startswith(f"q8_0+{format}")
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_nvfp4_has_a_global_scale_for_each_expert(fused, tmp_path, start_daemon):
     model = Model(tmp_path, dataclasses.replace(QWEN, fused=fused), Type.NVFP4, scales=True)
     assert served(start_daemon("--compute-dtype", "f32", model=model.path), model).quantisation == "nvfp4"
+
+
+def test_nvfp4_has_a_global_scale_for_a_shared_expert(tmp_path, start_daemon):
+    model = Model(tmp_path, dataclasses.replace(QWEN, arch="qwen35moe", keys=SHARED, shared=128, shared_gate=True), Type.NVFP4)
+    for part in ("gate", "up", "down"):
+        model.values[f"ffn_{part}_shexp.weight"] *= model.add(f"ffn_{part}_shexp.scale", (1,))
+    model.write(0)
+    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
 
 
 def test_nvfp4_reads_the_scales_that_ggml_reads_as_zero(tmp_path, start_daemon):

@@ -91,6 +91,14 @@ def test_tensors(tmp_path):
         path = with_tensors(tmp_path / extra, lambda tensors, name=extra: tensors.update(
             {f"blk.0.{name}": tensors["blk.0.ffn_norm.weight"]}))
         refused(path, f"tensor blk.0.{extra} is in the MoE block")
+    path = with_tensors(tmp_path / "two", lambda tensors: tensors.update(
+        {"blk.0.ffn_gate_up_exps.weight": tensors["blk.0.ffn_gate_exps.weight"]}))
+    refused(path, "blk.0.ffn_gate_up_exps", "two layouts of the same experts")
+    latent = Spec("nemotron_h_moe", {"expert_gating_func": 2, "moe_latent_size": 512, "expert_weights_norm": True,
+                                     "expert_weights_scale": 2.5, "expert_shared_feed_forward_length": 0}, select_bias=True, activation="relu2", latent=512)
+    path = with_tensors(tmp_path / "transposed", lambda tensors: tensors.update(
+        {down: (tensors["blk.0.ffn_up_exps.weight"][0], Type.F32)}), latent, Type.F32)
+    refused(path, f"tensor {down} is [8, 256, 512], but the file's metadata requires [8, 512, 256] (")
     path = with_tensors(tmp_path / "d", lambda tensors: tensors.update(
         {"blk.0.ffn_gate_inp.weight": (tensors["blk.0.attn_q.weight"][0][:8], Type.Q4_0)}))
     refused(path, "tensor blk.0.ffn_gate_inp.weight is Q4_0: expected F32, F16 or BF16")
