@@ -9,9 +9,12 @@
 #include "base/err.h"
 #include "expertd/base/tensor.h"
 
+struct ggml_type;
+
 struct safetensors_entry {
     const char *name; // NUL-terminated, owned by the file
     struct expertd_tensor_view view;
+    const struct ggml_type *blocks; // of a GGUF file: the elements are codes in blocks, and view.dtype is NONE. Else NULL
 };
 
 struct safetensors {

@@ -20,8 +20,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .type = OPTIONS_TEXT,
                       .offset = FIELD(model),
                       .value = "MODEL",
-                      .help = "The model to serve: a checkpoint folder, ORG/NAME in the local Hugging Face cache (never "
-                              "downloaded), or synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
+                      .help = "The model to serve: a checkpoint folder, a GGUF file, ORG/NAME (or ORG/NAME:QUANT, a GGUF file) in "
+                              "the local Hugging Face cache (never downloaded), or "
+                              "synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
     [OPTION_LAYERS] = {.name = "layers",
                        .type = OPTIONS_LAYERS,
                        .offset = FIELD(have_layers),

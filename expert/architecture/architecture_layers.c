@@ -162,8 +162,8 @@ static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum lay
     }
     TRY(config_string(config, PATTERN_KEYS, &pattern, &found));
     if (found && strlen(pattern) <= layer) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config), PATTERN_KEYS[0],
-             strlen(pattern), layer);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config),
+             config_key(config, PATTERN_KEYS[0]), strlen(pattern), layer);
     }
     *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSPECIFIED;
     return OK;

@@ -93,6 +93,9 @@ struct tensor_names {
     const char *latent_in, *latent_out; // [L, H], [H, L]: projections before the routed experts and after their sum
     // [H] scales the normalised output of the block; a checkpoint has one of these names.
     const char *output_norm[TENSOR_NAME_ALTERNATIVES];
+    // For layers whose parts are tensors in no module: the first components of all their names; no other tensor may begin so.
+    // `experts` and `shared` then name the matrix down. NULL: experts and shared name modules.
+    const char *const *flat;
 };
 
 // A column that is not set is 0. A row with names and width_keys alone means: every layer holds experts, softmax over all logits,
@@ -139,7 +142,8 @@ struct architecture {
     const char *shared_limit_key; // NULL: limit_key
     bool shared_is_not_clamped;
     bool expert_has_bias;
-    bool interleaved; // rows (or columns) of a fused gate_up alternate, gate first
+    bool parallel_mlp; // GGUF files name the perceptron parallel to the block, which is not part of it, like a shared expert
+    bool interleaved;  // rows (or columns) of a fused gate_up alternate, gate first
     // shared expert
     enum shared_kind shared;
     struct choice shared_choice; // of enum shared_kind; overrides shared

@@ -218,6 +218,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"intermediate_size"},
         .order = EXPERTD_ORDER_TOPK_SCORE,
         .norm_rule = NORM_RULE_NEVER,
+        .parallel_mlp = true,
     },
     {
         .model_types = {"cohere2_moe"},

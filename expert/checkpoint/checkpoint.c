@@ -13,6 +13,7 @@
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/checkpoint_state.h"
 #include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/gguf_parts.h"
 #include "expert/checkpoint/quantisation_source.h"
 #include "expert/checkpoint/weight_files.h"
 
@@ -113,6 +114,7 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
             file->state == FILE_READ ? safetensors_find(&file->shard, listed->entry.name) : NULL;
         if (found) {
             listed->entry.view = found->view;
+            listed->entry.blocks = found->blocks;
         }
     }
     return OK;
@@ -212,8 +214,53 @@ static void open_stray(struct checkpoint *c) {
     }
 }
 
+// Takes the tensors of part i, which is open.
+static FALLIBLE take_part(struct checkpoint *c, struct safetensors *part) {
+    char **name = &c->names.names[c->names.count];
+    struct shard_file *file = &c->files[c->names.count++];
+    *name = strdup(part->path);
+    file->path = strdup(part->path);
+    file->shard = *part;
+    *part = (struct safetensors){0};
+    file->state = FILE_READ;
+    c->read_count++;
+    c->header_bytes += file->shard.header_bytes;
+    c->tensors += file->shard.count;
+    return *name && file->path ? OK : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
+}
+
+static FALLIBLE take_parts(struct checkpoint *c, struct gguf_parts *parts) {
+    c->is_gguf = true;
+    c->config = parts->config;
+    parts->config = NULL;
+    c->names.names = calloc(parts->count, sizeof *c->names.names);
+    c->files = calloc(parts->count + 1, sizeof *c->files);
+    if (!c->names.names || !c->files) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu files", parts->count);
+    }
+    for (size_t i = 0; i < parts->count; i++) {
+        TRY(take_part(c, &parts->files[i]));
+        TRY(check_totals(c, &c->files[i]));
+    }
+    return list_by_headers(c);
+}
+
+static FALLIBLE open_gguf(struct checkpoint *c, const char *file) {
+    struct gguf_parts parts;
+    TRY(gguf_parts_open(file, &parts));
+    err_t e = take_parts(c, &parts);
+    gguf_parts_close(&parts);
+    return e;
+}
+
 static FALLIBLE open_folder(struct checkpoint *c) {
     struct stat status;
+    char file[PATH_MAX];
+    bool is_gguf;
+    TRY(gguf_parts_find(c->path, file, &is_gguf));
+    if (is_gguf) {
+        return open_gguf(c, file);
+    }
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
         return folder_kind_not_a_folder(c->path);
@@ -281,7 +328,18 @@ static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_f
     return weight_files_take_index(&index, out);
 }
 
+static FALLIBLE parse_gguf(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
+    struct gguf_parts parts;
+    TRY(gguf_parts_parse("model.gguf", bytes->weights, bytes->weights_length, &parts));
+    err_t e = take_parts(c, &parts);
+    gguf_parts_close(&parts);
+    return e;
+}
+
 static FALLIBLE parse_all(struct checkpoint *c, const struct checkpoint_bytes *bytes) {
+    if (!bytes->config_text) {
+        return parse_gguf(c, bytes);
+    }
     c->memory = bytes->weights;
     c->memory_bytes = bytes->weights_length;
     TRY(config_parse(CONFIG_NAME, bytes->config_text, bytes->config_length, &c->config));
@@ -325,13 +383,18 @@ const struct config *checkpoint_config(const struct checkpoint *checkpoint) {
     return checkpoint->config;
 }
 
+bool checkpoint_is_gguf(const struct checkpoint *checkpoint) {
+    return checkpoint->is_gguf;
+}
+
 FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
     struct quantisation_source *source = checkpoint->quantisation;
     *out = &source->quantisation;
     if (source->quantisation.is_read) {
         return OK;
     }
-    return quantisation_source_read(source, checkpoint->config, checkpoint->memory ? NULL : checkpoint->path, checkpoint->notes);
+    bool folder = !checkpoint->memory && !checkpoint->is_gguf;
+    return quantisation_source_read(source, checkpoint->config, folder ? checkpoint->path : NULL, checkpoint->notes);
 }
 
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {

@@ -1,5 +1,5 @@
-// An open checkpoint folder in Hugging Face's format: config.json, and the names of all tensors in its safetensors files. It has no
-// notion of layers; see layout/.
+// An open checkpoint: a folder in Hugging Face's format, with config.json and the names of all tensors in its safetensors files; or
+// llama.cpp's GGUF files, whose metadata takes the place of config.json. It has no notion of layers; see layout/.
 //
 // First the names, then the tensors. With an index, checkpoint_open reads the names from the index alone. The owner then calls
 // checkpoint_read for each part of the model that it needs, which maps and validates the files of that part, and
@@ -10,6 +10,7 @@
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,9 +31,10 @@ struct checkpoint; // owns the mappings, the names and the configuration
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out);
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is legal; invalidates every pointer into the checkpoint
 
-// The same from the caller's memory, for the fuzzer: one safetensors file, with an index unless index_text is NULL.
+// The same from the caller's memory, for the fuzzer: one safetensors file, with an index unless index_text is NULL; or one GGUF
+// file.
 struct checkpoint_bytes {
-    const char *config_text;
+    const char *config_text; // NULL: a GGUF file
     size_t config_length;
     const char *index_text; // or NULL
     size_t index_length;
@@ -51,6 +53,7 @@ FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *pre
 
 const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
+bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
 
 // The quantisation section of config.json, read at the first call; by the thread that reads the checkpoint. Owned by the
 // checkpoint. Errors as quantisation_read.

@@ -45,6 +45,7 @@ struct checkpoint {
     struct listed_tensor *listed;             // [count], ascending by name
     size_t count;
     bool noted_unlisted;
+    bool is_gguf;
     const void *memory; // of checkpoint_parse: the one file; NULL: a folder
     size_t memory_bytes;
 };

@@ -12,6 +12,7 @@
 
 #include "base/suggest.h"
 #include "expert/checkpoint/folder_kind.h"
+#include "expert/checkpoint/gguf_parts.h"
 #include "expert/checkpoint/hub_revision.h"
 
 // A model of the hub: "ORG/NAME" or "ORG/NAME@REVISION".
@@ -52,11 +53,6 @@ static bool parse_model(const char *model, struct hub_model *out) {
     *out = (struct hub_model){.org = (int)org, .name = (int)name, .revision = *at ? at + 1 : NULL};
     memcpy(out->text, model, org + 1 + name);
     return is_hub_name(model, org) && is_hub_name(slash + 1, name) && (!*at || hub_is_revision(at + 1));
-}
-
-size_t hub_name_length(const char *model) {
-    struct hub_model parsed;
-    return parse_model(model, &parsed) ? strlen(parsed.text) : strlen(model);
 }
 
 // ---- messages ----
@@ -154,11 +150,20 @@ static FALLIBLE copy_path(const char *from, char *path, size_t path_bytes) {
     return OK;
 }
 
-FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes) {
+// The ':' of ORG/NAME:QUANT; NULL: the text has another form.
+static const char *quantisation_of(const char *model) {
+    const char *colon = strrchr(model, ':');
+    return colon && is_hub_name(colon + 1, strlen(colon + 1)) ? colon : NULL;
+}
+
+size_t hub_name_length(const char *model) {
+    struct hub_model parsed;
+    return parse_model(model, &parsed) ? strlen(parsed.text) : strlen(model);
+}
+
+// ORG/NAME or ORG/NAME@REVISION.
+static FALLIBLE resolve_snapshot(const char *model, const char *cache, char snapshot[PATH_MAX]) {
     struct hub_model hub;
-    if (path_exists(model)) {
-        return copy_path(model, path, path_bytes);
-    }
     if (!parse_model(model, &hub)) {
         return no_folder(model);
     }
@@ -166,7 +171,7 @@ FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t pa
         FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s, and no Hugging Face cache to search: set HF_HOME or HF_HUB_CACHE",
              model);
     }
-    char folder[PATH_MAX], snapshot[PATH_MAX];
+    char folder[PATH_MAX];
     int length =
         snprintf(folder, sizeof folder, "%s/models--%.*s--%.*s", cache, hub.org, hub.text, hub.name, hub.text + hub.org + 1);
     if (length < 0 || (size_t)length >= sizeof folder) {
@@ -176,6 +181,21 @@ FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t pa
         return not_in_cache(&hub, cache, folder);
     }
     struct hub_repository repository = {.name = hub.text, .folder = folder};
-    TRY(hub_snapshot(&repository, hub.revision, snapshot));
-    return copy_path(snapshot, path, path_bytes);
+    return hub_snapshot(&repository, hub.revision, snapshot);
+}
+
+FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes) {
+    char repository[PATH_MAX], snapshot[PATH_MAX], file[PATH_MAX];
+    if (path_exists(model)) {
+        return copy_path(model, path, path_bytes);
+    }
+    const char *colon = quantisation_of(model);
+    if (!colon || colon - model >= PATH_MAX) {
+        TRY(resolve_snapshot(model, cache, snapshot));
+        return copy_path(snapshot, path, path_bytes);
+    }
+    snprintf(repository, sizeof repository, "%.*s", (int)(colon - model), model);
+    TRY(resolve_snapshot(repository, cache, snapshot));
+    TRY(gguf_parts_of_quantisation(snapshot, colon + 1, file));
+    return copy_path(file, path, path_bytes);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gguf/ggml_types.h"
+
 #define UNSUPPORTED "this format of quantised weights is not supported: use the model's BF16 checkpoint"
 
 FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint) {
@@ -39,6 +41,10 @@ bool tensor_exists(const struct tensor_finder *finder, const char *name) {
 
 const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name) {
     return checkpoint_find(finder->checkpoint, name);
+}
+
+bool tensor_is_taken(const struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    return finder->taken[checkpoint_lower_bound(finder->checkpoint, entry->name)];
 }
 
 void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry) {
@@ -102,8 +108,8 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
                           name, instead, tensor_quantised_text(finder, quantised));
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; config.json (%s) requires it", path, name,
-                      tensor_quantised_text(finder, quantised), finder->sizes);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; %s (%s) requires it", path, name,
+                      tensor_quantised_text(finder, quantised), config_label(checkpoint_config(finder->checkpoint)), finder->sizes);
 }
 
 static bool same_shape(const struct expertd_tensor_view *view, const struct tensor_shape *shape) {
@@ -115,7 +121,9 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
         return OK;
     }
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
-    const char *dtype = entry->view.dtype == EXPERTD_DTYPE_NONE ? "of an unsupported dtype" : expertd_dtype_name(entry->view.dtype);
+    const char *dtype = entry->blocks                             ? entry->blocks->name
+                        : entry->view.dtype == EXPERTD_DTYPE_NONE ? "of an unsupported dtype"
+                                                                  : expertd_dtype_name(entry->view.dtype);
     FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: expected F32, F16 or BF16; " UNSUPPORTED,
          checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
 }
@@ -134,10 +142,10 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
         expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
         expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);
         bool one = strcmp(expected[0], expected[1]) == 0;
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: tensor %s is %s, but config.json requires %s%s%s (%s): the two belong to different models",
+        const char *label = config_label(checkpoint_config(finder->checkpoint));
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but %s requires %s%s%s (%s): the two belong to different models",
              checkpoint_file_of(finder->checkpoint, entry), name,
-             expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), expected[0], one ? "" : " or ",
+             expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), label, expected[0], one ? "" : " or ",
              one ? "" : expected[1], finder->sizes);
     }
     finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
@@ -166,9 +174,12 @@ FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint
 
 FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
                             struct expertd_weight_source *out) {
-    const struct tensor_shape shape = {2, {n, k}};
+    // GGUF files have a matrix of one row as a vector.
+    const bool vector = n == 1 && checkpoint_is_gguf(finder->checkpoint);
+    const struct tensor_shape matrix = {2, {n, k}}, shapes[2] = {matrix, vector ? (struct tensor_shape){1, {k}} : matrix};
     const struct safetensors_entry *entry = NULL;
-    TRY(tensor_take(finder, name, &shape, &entry));
+    int which;
+    TRY(tensor_take_either(finder, name, shapes, &which, &entry));
     INVARIANT(entry != NULL);
     *out = (struct expertd_weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
     return OK;

@@ -39,6 +39,7 @@ FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) __attr
 bool tensor_exists(const struct tensor_finder *finder, const char *name);
 // Finds a tensor of any dtype and shape, and does not take it. NULL: there is none.
 const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name);
+bool tensor_is_taken(const struct tensor_finder *finder, const struct safetensors_entry *entry);
 // Marks a tensor returned by tensor_look as taken.
 void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry);
 

@@ -17,6 +17,7 @@ struct config {
     const json_t *object;      // borrowed from the root of the file
     json_t *per_layer;         // maps a key to the number (as written) of a layer for which per_layer_config overrides it
     struct config *text;       // of the text model; NULL: the same as the file's
+    json_t *names;             // maps a key to its name in the file; NULL: keys have their own names
     // NULL and 0 in a text model's struct:
     json_t *root;
     char *bytes;
@@ -224,6 +225,7 @@ void config_destroy(struct config *config) {
     }
     config_destroy(config->text); // the recursion ends there: a text model has no text model
     json_decref(config->per_layer);
+    json_decref(config->names);
     json_decref(config->root);
     free(config->bytes);
     free(config->path);
@@ -242,9 +244,26 @@ const char *config_member_name(const struct config *member) {
     return member->name;
 }
 
+FALLIBLE config_name_key(struct config *config, const char *key, const char *name) {
+    config->names = config->names ? config->names : json_object();
+    if (!config->names || json_object_set_new(config->names, key, json_string(name)) != 0) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of keys");
+    }
+    return OK;
+}
+
+const char *config_key(const struct config *config, const char *key) {
+    const char *name = json_string_value(json_object_get(config->names, key)); // NULL without names
+    return name ? name : key;
+}
+
 const char *config_text_bytes(const struct config *config, size_t *length) {
     *length = config->length;
     return config->bytes;
+}
+
+const char *config_label(const struct config *config) {
+    return config->names ? "the file's metadata" : "config.json";
 }
 
 // ---- values ----
@@ -260,13 +279,14 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
 
 enum { NO_INDEX = -1 };
 
-// "text_config.num_experts[3]": the key with its path in the file, and the index if it has a list there. Returns text.
+// "text_config.num_experts[3]": the key with its path in the file, or its own name there, and the index if it has a list. Returns
+// text.
 static const char *key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]) {
     char element[32] = "";
     if (index != NO_INDEX && json_is_array(look_up(config->object, key))) {
         snprintf(element, sizeof element, "[%" PRId64 "]", index);
     }
-    snprintf(text, CONFIG_KEY_TEXT_MAX, "%s%s%s%s", config->prefix, config->prefix[0] ? "." : "", key, element);
+    snprintf(text, CONFIG_KEY_TEXT_MAX, "%s%s%s%s", config->prefix, config->prefix[0] ? "." : "", config_key(config, key), element);
     return text;
 }
 
@@ -316,11 +336,12 @@ err_t config_refuse(const struct config *config, const char *const *keys, uint32
 err_t config_missing(const struct config *config, const char *const *keys, const char *expected) {
     char name[CONFIG_KEY_TEXT_MAX], others[256] = "";
     size_t used = 0;
-    for (const char *const *key = keys + 1; *keys && *key && used < sizeof others; key++) {
+    for (const char *const *key = keys + 1; !config->names && *keys && *key && used < sizeof others; key++) {
         used += (size_t)snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "; other names: ", *key);
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing (expected: %s%s): is this the model's own config.json?",
-                      config->file, key_text(config, keys[0], NO_INDEX, name), expected, others);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing (expected: %s%s)%s", config->file,
+                      key_text(config, keys[0], NO_INDEX, name), expected, others,
+                      config->names ? "" : ": is this the model's own config.json?");
 }
 
 const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes) {

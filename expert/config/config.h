@@ -15,7 +15,9 @@ enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 6 };
 
 FALLIBLE config_open(const char *path, struct config **out);
 FALLIBLE config_parse(const char *path, const char *text, size_t length, struct config **out); // path: for messages
-void config_destroy(struct config *config);                                                    // NULL is legal
+// For a configuration that stands for another format's metadata: what the file calls the key, for messages. EXPERTD_ERR_NOMEM.
+FALLIBLE config_name_key(struct config *config, const char *key, const char *name);
+void config_destroy(struct config *config); // NULL is legal
 
 // The configuration of the text model: the object text_config, language_config, llm_config or thinker_config.text_config if it has
 // a model_type, else the whole file. Borrowed.
@@ -77,8 +79,10 @@ err_t config_missing(const struct config *config, const char *const *keys, const
 // alternative names. Returns text, cut to `bytes`.
 const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes);
 
-// The file's path, for messages.
+// The file's path, a key as the file spells it, and what the file is, "config.json" or "the file's metadata".
 const char *config_path(const struct config *config);
+const char *config_key(const struct config *config, const char *key);
+const char *config_label(const struct config *config);
 
 // The exact bytes of the file, for the model's digest. Borrowed.
 const char *config_text_bytes(const struct config *config, size_t *length);

@@ -76,8 +76,8 @@ static FALLIBLE check_left(const struct tensor_finder *finder, const struct safe
         if (number - experts->num_experts < experts->num_identity_experts) {
             return OK;
         }
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but config.json says that there are %u experts (%s)",
-             file, entry->name, number, experts->num_experts, finder->sizes);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but %s says that there are %u experts (%s)", file,
+             entry->name, number, config_label(checkpoint_config(finder->checkpoint)), experts->num_experts, finder->sizes);
     }
     if (known && !known->meaning) {
         return OK;

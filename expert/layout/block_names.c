@@ -43,7 +43,7 @@ static size_t first_component(const char *name) {
 // itself).
 static size_t row_block_length(const struct tensor_names *names) {
     const char *experts = names->experts[0];
-    size_t length = first_component(experts);
+    size_t length = names->flat ? 0 : first_component(experts);
     return experts[length] == '\0' && strcmp(experts, "experts") == 0 ? 0 : length;
 }
 
@@ -80,6 +80,10 @@ static bool match_row(const struct tensor_names *names, const char *rest, const 
 
 static bool match(const struct tensor_names *names, const char *rest, const struct expertd_tensor_view *view, size_t *block,
                   size_t *module) {
+    if (names->flat) {
+        *block = *module = 0;
+        return expert_names_match_flat(rest);
+    }
     if (match_row(names, rest, view, block, module)) {
         return true;
     }
@@ -99,7 +103,7 @@ bool block_names_place(const struct tensor_names *names, const struct safetensor
     }
     place->name = entry->name;
     place->block = block ? start + block : place->layer;
-    place->module = start + module;
+    place->module = module ? start + module : place->layer;
     return true;
 }
 
@@ -228,6 +232,9 @@ static size_t add_first_components(struct block_module *out, size_t count, const
 
 size_t block_names_modules(const struct block_search *search, const struct layer_params *params,
                            struct block_module out[BLOCK_MODULES_MAX]) {
+    if (search->names->flat) {
+        return add_first_components(out, 0, search->names->flat, BLOCK_MODULES_MAX);
+    }
     const char *block = search->block + strlen(search->layer);
     size_t count = add_module(out, 0, block + (*block == '.'), strlen(block + (*block == '.')));
     count = add_first_components(out, count, search->names->experts, TENSOR_NAME_ALTERNATIVES);

@@ -12,7 +12,8 @@
 #include "expert/checkpoint/tensor_finder.h"
 
 // The experts' module of a layer, as lengths of the beginning of a tensor's name: of "model.layers.3.mlp.experts.0.up_proj.weight",
-// "model.layers" is the prefix, "model.layers.3" the layer, "model.layers.3.mlp" the block.
+// "model.layers" is the prefix, "model.layers.3" the layer, "model.layers.3.mlp" the block. In files whose layers have no modules,
+// block and module are the layer.
 struct experts_place {
     const char *name; // borrowed from the checkpoint; NULL: no experts
     size_t prefix, layer, block, module;

@@ -19,6 +19,13 @@ static const struct expert_name_set SETS[] = {
     {.gate_up = "input_linear", .down = "output_linear"},
     {.up = "up_proj", .down = "down_proj"},
     {.up = "fc1", .down = "fc2"},
+    // llama.cpp's; by part in files of 2023
+    {.gate = "ffn_gate_exps", .up = "ffn_up_exps", .down = "ffn_down_exps", .place = NAMES_STACKED_IN_LAYER},
+    {.gate_up = "ffn_gate_up_exps", .down = "ffn_down_exps", .place = NAMES_STACKED_IN_LAYER},
+    {.up = "ffn_up_exps", .down = "ffn_down_exps", .place = NAMES_STACKED_IN_LAYER},
+    {.gate = "ffn_gate", .up = "ffn_up", .down = "ffn_down", .place = NAMES_BY_PART_IN_LAYER},
+    {.gate = "ffn_gate_shexp", .up = "ffn_up_shexp", .down = "ffn_down_shexp", .place = NAMES_OF_SHARED_IN_LAYER},
+    {.up = "ffn_up_shexp", .down = "ffn_down_shexp", .place = NAMES_OF_SHARED_IN_LAYER},
 };
 enum { SET_COUNT = sizeof SETS / sizeof *SETS };
 
@@ -84,7 +91,17 @@ bool expert_names_match(const char *rest, const struct expertd_tensor_view *view
         return false;
     }
     for (size_t i = 0; i < SET_COUNT; i++) {
-        if (bits_of_name(&SETS[i], rest) & (bare ? HAS_GATE | HAS_UP : ~0U)) {
+        if (SETS[i].place == NAMES_IN_MODULE && (bits_of_name(&SETS[i], rest) & (bare ? HAS_GATE | HAS_UP : ~0U))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool expert_names_match_flat(const char *rest) {
+    bool by_part = is_part_then_number(rest);
+    for (size_t i = 0; i < SET_COUNT; i++) {
+        if (SETS[i].place == (by_part ? NAMES_BY_PART_IN_LAYER : NAMES_STACKED_IN_LAYER) && bits_of_name(&SETS[i], rest)) {
             return true;
         }
     }
@@ -93,23 +110,37 @@ bool expert_names_match(const char *rest, const struct expertd_tensor_view *view
 
 // ---- detection ----
 
+// May a checkpoint have the set in this arrangement? `shared`: the names are a shared expert's.
+static bool may_have(const struct expert_name_set *set, enum expert_arrangement arrangement, bool gguf, bool shared) {
+    switch (set->place) {
+    case NAMES_IN_MODULE:
+        return !gguf;
+    case NAMES_BY_PART_IN_LAYER:
+        return gguf && !shared && arrangement == ARRANGED_BY_PART;
+    default:
+        return gguf && shared == (set->place == NAMES_OF_SHARED_IN_LAYER) && arrangement == ARRANGED_STACKED;
+    }
+}
+
 // Which matrices of each set a module has, in each arrangement.
 struct seen {
     unsigned bits[ARRANGEMENTS][SET_COUNT];
     const char *number_prefix;
 };
 
-static void see_name(struct seen *seen, const char *rest) {
+static void see_name(struct seen *seen, const char *rest, bool gguf, bool shared) {
     const char *part = after_number(rest, &seen->number_prefix);
     enum expert_arrangement arrangement = part                        ? ARRANGED_BY_EXPERT
                                           : is_part_then_number(rest) ? ARRANGED_BY_PART
                                                                       : ARRANGED_STACKED;
     for (size_t i = 0; i < SET_COUNT; i++) {
-        seen->bits[arrangement][i] |= bits_of_name(&SETS[i], part ? part : rest);
+        if (may_have(&SETS[i], arrangement, gguf, shared)) {
+            seen->bits[arrangement][i] |= bits_of_name(&SETS[i], part ? part : rest);
+        }
     }
 }
 
-static FALLIBLE see_module(const struct tensor_finder *finder, const char *module, struct seen *seen) {
+static FALLIBLE see_module(const struct tensor_finder *finder, const char *module, bool shared, struct seen *seen) {
     const struct checkpoint *checkpoint = finder->checkpoint;
     char below[TENSOR_NAME_MAX];
     TRY(tensor_name(below, "%s.", module));
@@ -120,7 +151,7 @@ static FALLIBLE see_module(const struct tensor_finder *finder, const char *modul
         if (strncmp(name, below, length) != 0) {
             break;
         }
-        see_name(seen, name + length);
+        see_name(seen, name + length, checkpoint_is_gguf(checkpoint), shared);
     }
     return OK;
 }
@@ -182,20 +213,28 @@ static bool find_almost(const struct seen *seen, bool gated, struct expert_layou
 FALLIBLE expert_names_find(const struct tensor_finder *finder, const char *module, bool gated, struct expert_layout *out) {
     struct seen seen;
     bool found;
-    TRY(see_module(finder, module, &seen));
+    TRY(see_module(finder, module, false, &seen));
     TRY(find_complete(finder, module, gated, &seen, out, &found));
     return found || find_almost(&seen, gated, out) ? OK : layout_miss(finder->checkpoint, module, gated);
+}
+
+static const struct expert_name_set *usual_shared_set(bool gguf) {
+    size_t i = 0;
+    while (gguf && SETS[i].place != NAMES_OF_SHARED_IN_LAYER) {
+        i++;
+    }
+    return &SETS[i];
 }
 
 FALLIBLE expert_names_find_shared(const struct tensor_finder *finder, const char *module, bool gated, struct expert_layout *out) {
     struct seen all, seen;
     bool found;
-    TRY(see_module(finder, module, &all));
+    TRY(see_module(finder, module, true, &all));
     seen = (struct seen){.number_prefix = ""};
     memcpy(seen.bits[ARRANGED_STACKED], all.bits[ARRANGED_STACKED], sizeof seen.bits[ARRANGED_STACKED]);
     TRY(find_complete(finder, module, gated, &seen, out, &found));
     if (!found && !find_almost(&seen, gated, out)) {
-        *out = (struct expert_layout){&SETS[0], ARRANGED_STACKED, ""};
+        *out = (struct expert_layout){usual_shared_set(checkpoint_is_gguf(finder->checkpoint)), ARRANGED_STACKED, ""};
     }
     return OK;
 }
@@ -237,12 +276,14 @@ static FALLIBLE find_spelling(const struct tensor_finder *finder, const char *mo
 
 FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]) {
     static const char *const SUFFIXES[] = {".weight", "", "_weight", NULL};
-    return find_spelling(finder, module, SUFFIXES, stacked ? "" : ".weight", out);
+    bool bare = stacked && !checkpoint_is_gguf(finder->checkpoint);
+    return find_spelling(finder, module, SUFFIXES, bare ? "" : ".weight", out);
 }
 
 FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]) {
     static const char *const SUFFIXES[] = {".bias", "_bias", NULL};
-    return find_spelling(finder, module, SUFFIXES, stacked ? "_bias" : ".bias", out);
+    bool joined = stacked && !checkpoint_is_gguf(finder->checkpoint);
+    return find_spelling(finder, module, SUFFIXES, joined ? "_bias" : ".bias", out);
 }
 
 static FALLIBLE check_not_mlx(const struct tensor_finder *finder, const char *module) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/architecture/architecture_names.h"
 #include "expert/checkpoint/tensor_finder.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
@@ -107,9 +108,9 @@ static FALLIBLE check_no_shared(const struct tensor_finder *finder, const struct
         const char *found = tensor_first_below(finder, name);
         if (found) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: tensor %s is in the MoE block, but by config.json (%s) the model has no shared expert: the two belong to "
+                 "%s: tensor %s is in the MoE block, but by %s (%s) the model has no shared expert: the two belong to "
                  "different models",
-                 checkpoint_path(finder->checkpoint), found, finder->sizes);
+                 checkpoint_path(finder->checkpoint), found, config_label(checkpoint_config(finder->checkpoint)), finder->sizes);
         }
     }
     return OK;
@@ -124,7 +125,7 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_
         return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
     TRY(find_part(search, BLOCK_SHARED, name));
-    TRY(expert_layout_resolve_shared(finder, name, out));
+    TRY(expert_layout_resolve_shared(finder, search->names->flat ? search->layer : name, out));
     return out->params.shared == SHARED_SIGMOID
                ? take_matrix(finder, search, BLOCK_SHARED_GATE, 1, out->params.hidden_size, &out->shared_gate)
                : OK;
@@ -240,7 +241,12 @@ FALLIBLE layer_tensors_find(struct checkpoint *checkpoint, const struct architec
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
-    TRY(layer_survey_init(&survey, checkpoint, architecture));
+    struct architecture row = *architecture;
+    if (checkpoint_is_gguf(checkpoint)) {
+        row.names = row.parallel_mlp ? &NAMES_GGUF_PARALLEL_MLP : &NAMES_GGUF;
+        row.interleaved = false;
+    }
+    TRY(layer_survey_init(&survey, checkpoint, &row));
     err_t e = find(&survey, options ? options : &ALL, checkpoint, out, count);
     layer_survey_deinit(&survey);
     return e;

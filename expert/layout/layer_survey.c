@@ -159,15 +159,15 @@ static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t
     architecture_layers_text(survey->architecture, config, settings, sizeof settings);
     if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !place->name) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: config.json says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name "
+             "%s: %s says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name "
              "(%s); the layer holds %s: the two belong to different models, or the download is incomplete",
-             checkpoint_path(survey->checkpoint), layer, (int)survey->first.prefix, survey->first.name, layer,
+             checkpoint_path(survey->checkpoint), config_label(config), layer, (int)survey->first.prefix, survey->first.name, layer,
              survey->architecture->names->experts[0], settings, found_in_layer(survey, layer, text));
     }
     if (kind == LAYER_DENSE && place->name) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: config.json says that layer %u is dense, but there are tensors %.*s... (%s): the two belong to different models",
-             checkpoint_path(survey->checkpoint), layer, (int)place->module, place->name, settings);
+             "%s: %s says that layer %u is dense, but there are tensors %.*s... (%s): the two belong to different models",
+             checkpoint_path(survey->checkpoint), config_label(config), layer, (int)place->module, place->name, settings);
     }
     return OK;
 }

@@ -41,7 +41,9 @@ static struct vector_source vector_at(const struct safetensors_entry *entry, uin
 // ---- plain tensors ----
 
 static FALLIBLE take_plain(const struct stack *s, const struct part *p, bool *transposed, const struct safetensors_entry **out) {
-    const struct tensor_shape shapes[2] = {{3, {s->experts, p->rows, p->columns}}, {3, {s->experts, p->columns, p->rows}}};
+    const struct tensor_shape rows = {3, {s->experts, p->rows, p->columns}}, columns = {3, {s->experts, p->columns, p->rows}};
+    const bool may_be_transposed = s->layout->set->place == NAMES_IN_MODULE; // GGUF files have rows only
+    const struct tensor_shape shapes[2] = {rows, may_be_transposed ? columns : rows};
     char name[TENSOR_NAME_MAX];
     int which;
     TRY(quantised_explain(s->finder, p->module));

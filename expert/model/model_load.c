@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/printable.h"
 #include "expert/checkpoint/checkpoint.h"
@@ -16,20 +17,33 @@
 
 enum { NUMERICS_VERSION = 1 };
 
-// A folder's model is named after the last component of its real path; another model has its name in the options, without its
-// revision. The name appears in messages, labels and log lines, so it must be printable.
+// The last component of the real path; of a file, of the path as given, because the files of a hub cache are links to digests.
+static const char *last_component(const char *given, char path[PATH_MAX]) {
+    struct stat status;
+    if (stat(given, &status) == 0 && !S_ISDIR(status.st_mode)) {
+        const char *slash = strrchr(given, '/');
+        return slash ? slash + 1 : given;
+    }
+    if (!realpath(given, path)) {
+        return given;
+    }
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+// A folder or a file names its model; another model has its name in the options, without its revision. The name appears in
+// messages, labels and log lines, so it must be printable.
 static FALLIBLE name_model(const char *requested, const char *folder, char *out, size_t out_bytes) {
     char path[PATH_MAX], escaped[EXPERTD_ERR_MESSAGE_MAX / 2];
     const char *name = requested;
     size_t at, length = hub_name_length(requested);
-    if (strcmp(requested, folder) == 0 && realpath(folder, path)) {
-        const char *slash = strrchr(path, '/');
-        name = slash && slash[1] ? slash + 1 : path;
+    if (strcmp(requested, folder) == 0) {
+        name = last_component(folder, path);
         length = strlen(name);
         if (!printable_is(name, &at)) {
             FAIL(EXPERTD_ERR_CONFIG,
                  "the folder %s names the model, but its name contains a control character or bytes that are not UTF-8: rename it",
-                 printable_escape(path, escaped, sizeof escaped));
+                 printable_escape(name, escaped, sizeof escaped));
         }
     }
     snprintf(out, out_bytes, "%.*s", (int)(length < out_bytes ? length : out_bytes - 1), name);

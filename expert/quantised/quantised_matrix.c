@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/safetensors.h"
 #include "expert/checkpoint/digest.h"
+#include "expert/quantised/ggml_blocks.h"
 
 enum { CHUNK = 256 };
 
@@ -27,7 +28,7 @@ static bool are_rows(const struct expertd_code_words *c) {
 }
 
 static bool codes_are_staged(const struct quantised_matrix *m) {
-    return m->ordered || !are_rows(&m->codes);
+    return m->ordered || m->blocks || !are_rows(&m->codes);
 }
 
 struct staging {
@@ -48,7 +49,15 @@ struct buffers {
     void *sorting;   // scratch of expertd_quantised_codes_as_sorted_rows
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
+    // of blocks, in format.scale:
+    uint8_t *scales, *minima;             // [n][scales]
+    uint8_t *super_scales, *super_minima; // [n][supers], where format.scale is I8
 };
+
+// Super scales of a row of k codes.
+static size_t supers(size_t k) {
+    return k / EXPERTD_SUPER_K + (k % EXPERTD_SUPER_K != 0);
+}
 
 // Divides `memory`; NULL: only measure. Returns the bytes in use.
 static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct buffers *out) {
@@ -65,6 +74,16 @@ static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t 
     if (m->zeros.data) {
         out->zeros = reserve(&staging, n * quantised_scales(&m->format, k));
     }
+    if (m->blocks) {
+        size_t bytes = n * quantised_scales(&m->format, k) * expertd_dtype_size(m->format.scale);
+        out->scales = reserve(&staging, bytes);
+        out->minima = m->format.minima ? reserve(&staging, bytes) : NULL;
+    }
+    if (m->blocks && m->format.scale == EXPERTD_DTYPE_I8) {
+        size_t bytes = n * supers(k) * sizeof(uint16_t);
+        out->super_scales = reserve(&staging, bytes);
+        out->super_minima = m->format.minima ? reserve(&staging, bytes) : NULL;
+    }
     return staging.used;
 }
 
@@ -74,7 +93,11 @@ size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k
 }
 
 static void stage_codes(const struct quantised_matrix *m, const struct buffers *buffers, size_t n, size_t k) {
-    if (buffers->order) {
+    if (m->blocks) {
+        const struct ggml_parts parts = {buffers->codes, buffers->scales, buffers->minima, buffers->super_scales,
+                                         buffers->super_minima};
+        ggml_blocks_decode(m->blocks, m->codes.data, n, k, &parts);
+    } else if (buffers->order) {
         expertd_quantised_codes_as_sorted_rows(&m->codes, buffers->order, n, k, buffers->sorting, buffers->codes);
     } else {
         expertd_quantised_codes_as_rows(&m->codes, n, k, buffers->codes);
@@ -227,6 +250,9 @@ static float scale_value(const struct expertd_quantised_format *format, const vo
         uint8_t code = *(const uint8_t *)at;
         return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
     }
+    if (format->scale == EXPERTD_DTYPE_I8) {
+        return *(const int8_t *)at;
+    }
     expertd_dtype_widen(format->scale, at, 1, &value);
     return value;
 }
@@ -318,7 +344,13 @@ static FALLIBLE check_scales(const struct quantised_matrix *m, size_t n, struct 
              m->global_tensor ? m->global_tensor->name : "", m->global_tensor ? ": " : "");
     }
     r->global_is_not_finite = r->format.global != EXPERTD_GLOBAL_NONE && !isfinite(r->source.global);
-    r->not_finite_scales = count_not_finite_scales(r, n);
+    r->not_finite_scales = r->format.scale == EXPERTD_DTYPE_I8 ? 0 : count_not_finite_scales(r, n);
+    if (r->source.minima && r->format.scale != EXPERTD_DTYPE_I8) {
+        r->not_finite_scales += count_not_finite(r->format.scale, r->source.minima, n * r->scales);
+    }
+    const size_t count = n * r->source.super_n_stride; // they are dense
+    r->not_finite_scales += r->source.super_scales ? count_not_finite(EXPERTD_DTYPE_F16, r->source.super_scales, count) : 0;
+    r->not_finite_scales += r->source.super_minima ? count_not_finite(EXPERTD_DTYPE_F16, r->source.super_minima, count) : 0;
     return OK;
 }
 
@@ -327,11 +359,10 @@ static struct expertd_code_words row_source(const void *data, unsigned bits, siz
         .data = data, .bits = bits, .word = 8, .n_stride = stride, .n_word_stride = 8 * stride, .k_stride = 1, .k_word_stride = 8};
 }
 
-FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
-    struct buffers buffers;
-    divide_staging(m, n, k, staging, &buffers);
-    *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
-    out->source = (struct expertd_quantised_source){
+// The parts of the matrix as they are after stage_codes.
+static struct expertd_quantised_source source_of(const struct quantised_matrix *m, const struct buffers *buffers, size_t k) {
+    const size_t row_bytes = code_bytes(m->codes.bits, k), scales = quantised_scales(&m->format, k);
+    struct expertd_quantised_source source = {
         .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
         .scales = m->scales,
         .scale_columns = m->scale_columns,
@@ -339,18 +370,35 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
         .scale_n_stride = m->scale_n_stride,
         .scale_g_stride = m->scale_g_stride,
     };
-    if (m->global) {
-        expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
+    if (buffers->codes) {
+        source.codes = row_source(buffers->codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
-    TRY(check_scales(m, n, out));
+    if (m->blocks) {
+        source.scales = buffers->scales;
+        source.minima = buffers->minima;
+        source.super_scales = buffers->super_scales;
+        source.super_minima = buffers->super_minima;
+        source.super_n_stride = supers(k), source.super_g_stride = 1;
+        source.scale_columns = 1, source.scale_n_stride = scales, source.scale_g_stride = 1;
+    }
+    if (m->global) {
+        expertd_dtype_widen(m->global_dtype, m->global, 1, &source.global);
+    }
+    return source;
+}
+
+FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
+    struct buffers buffers;
+    divide_staging(m, n, k, staging, &buffers);
+    *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
     TRY(check_original_shape(m, k));
     TRY(check_unused_zeros(m, n, out->scales));
     TRY(m->ordered ? sort_k(m, k, buffers.next, buffers.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
         stage_codes(m, &buffers, n, k);
-        size_t row_bytes = code_bytes(m->codes.bits, k);
-        out->source.codes = row_source(buffers.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
+    out->source = source_of(m, &buffers, k);
+    TRY(check_scales(m, n, out));
     if (m->zeros.data) {
         expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, buffers.zeros);
         TRY(check_zeros(&m->zeros, n, out->scales, buffers.zeros, &out->zeros_of_16));
@@ -384,6 +432,13 @@ void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, s
         digest_update(digest, r->source.zeros.data, n * r->scales);
     }
     digest_scales(r, n, digest);
+    if (r->source.minima) { // indexed like the scales, which are dense in blocks
+        digest_update(digest, r->source.minima, n * r->scales * expertd_dtype_size(r->format.scale));
+    }
+    const void *const supers[] = {r->source.super_scales, r->source.super_minima};
+    for (size_t i = 0; i < 2 && supers[i]; i++) {
+        digest_update(digest, supers[i], n * r->source.super_n_stride * sizeof(uint16_t));
+    }
     if (r->format.global != EXPERTD_GLOBAL_NONE) {
         digest_f32(digest, r->source.global);
     }
@@ -392,12 +447,15 @@ void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, s
     }
 }
 
+// A bit that zero_points does not use: formats without minima keep the ids that they had before the field was added.
+enum { HAS_MINIMA = 1 << 1 };
+
 void quantised_digest_format(const struct quantised_matrix *m, struct digest *digest) {
     const struct expertd_quantised_format *f = &m->format;
     digest_u32(digest, f->code);
     digest_text(digest, expertd_dtype_name(f->scale));
     digest_u32(digest, f->global);
-    digest_u32(digest, f->zero_points);
+    digest_u32(digest, (f->zero_points ? 1 : 0) | (f->minima ? HAS_MINIMA : 0));
     digest_u64(digest, f->scale_k);
     digest_u32(digest, m->ordered);
 }
@@ -406,6 +464,7 @@ void quantised_digest_format(const struct quantised_matrix *m, struct digest *di
 
 static float code_value(enum expertd_weight_code code, unsigned bits) {
     static const float E2M1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     switch (code) {
     case EXPERTD_CODE_E4M3:
         return expertd_f32_from_e4m3((uint8_t)bits);
@@ -414,7 +473,10 @@ static float code_value(enum expertd_weight_code code, unsigned bits) {
     case EXPERTD_CODE_E2M1:
         return bits & 8 ? -E2M1[bits & 7] : E2M1[bits & 7];
     case EXPERTD_CODE_INT4:
+    case EXPERTD_CODE_UINT4:
         return (float)bits;
+    case EXPERTD_CODE_IQ4:
+        return IQ4[bits & 15];
     default:
         return (float)(int8_t)bits;
     }
@@ -430,18 +492,37 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     return int4 ? (float)zero : (float)(int8_t)zero;
 }
 
+// The super scale or super minimum of a scale; 1 without them.
+static float super_value(const struct quantised_rows *r, const void *supers, size_t row, size_t g) {
+    float value = 1;
+    if (supers) {
+        size_t at = row * r->source.super_n_stride + g * r->format.scale_k / EXPERTD_SUPER_K * r->source.super_g_stride;
+        expertd_dtype_widen(EXPERTD_DTYPE_F16, (const char *)supers + at * sizeof(uint16_t), 1, &value);
+    }
+    return value;
+}
+
 float quantised_rows_scale(const struct quantised_rows *r, size_t row, size_t g) {
-    float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g));
+    float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g)) *
+                  super_value(r, r->source.super_scales, row, g);
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
            : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
                                                        : scale;
 }
 
+static float minimum_value(const struct quantised_rows *r, size_t row, size_t g) {
+    if (!r->source.minima) {
+        return 0;
+    }
+    const void *at = (const char *)r->source.minima + (row * r->scales + g) * expertd_dtype_size(r->format.scale);
+    return scale_value(&r->format, at) * super_value(r, r->source.super_minima, row, g);
+}
+
 // The k [begin, begin + count) of a row, which have one scale.
 struct k_range {
     size_t row, begin, count;
-    float zero, scale;
+    float zero, scale, minimum;
 };
 
 static void widen_range(const struct quantised_rows *r, const struct k_range *range, const float values[256],
@@ -453,7 +534,8 @@ static void widen_range(const struct quantised_rows *r, const struct k_range *ra
     for (size_t i = 0; i < range->count; i++) {
         size_t at = range->begin + i;
         unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
-        wide[i] = (values[code] - range->zero) * range->scale;
+        float product = (values[code] - range->zero) * range->scale; // exact in types with minima
+        wide[i] = r->source.minima ? product - range->minimum : product;
     }
     if (!r->order) {
         expertd_dtype_narrow(wide, range->count, dtype, row + range->begin * size);
@@ -478,6 +560,7 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
             range.count = end - range.begin < CHUNK ? end - range.begin : CHUNK;
             range.zero = zero_value(r, range.row, g);
             range.scale = quantised_rows_scale(r, range.row, g);
+            range.minimum = minimum_value(r, range.row, g);
             widen_range(r, &range, values, dtype, to);
         }
     }
@@ -486,6 +569,9 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
 // ---- the matrix ----
 
 uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    if (m->blocks) {
+        return (uint64_t)n * ggml_row_bytes(m->blocks, k);
+    }
     uint64_t scales = quantised_scales(&m->format, k);
     uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
     bytes += scale_rows(m->scale_first, n, m->scale_columns) * scales * expertd_dtype_size(m->format.scale);
@@ -494,36 +580,4 @@ uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {
     return expertd_quantised_format_equal(&a->format, &b->format);
-}
-
-static const char *base_name(const struct expertd_quantised_format *f) {
-    bool mx = f->scale == EXPERTD_DTYPE_F8_E8M0 && f->scale_k == 32 && !f->scale_of_panel;
-    switch (f->code) {
-    case EXPERTD_CODE_E4M3:
-        return mx ? "mxfp8" : "fp8";
-    case EXPERTD_CODE_E5M2:
-        return mx ? "mxfp8_e5m2" : "fp8_e5m2";
-    case EXPERTD_CODE_E2M1:
-        return mx ? "mxfp4" : f->global != EXPERTD_GLOBAL_NONE ? "nvfp4" : "fp4";
-    case EXPERTD_CODE_INT4:
-        return "int4";
-    default:
-        return "int8";
-    }
-}
-
-const char *quantised_name(const struct quantised_matrix *m, char text[QUANTISED_NAME_MAX]) {
-    const struct expertd_quantised_format *f = &m->format;
-    const char *base = base_name(f), *zero = f->zero_points ? "_zero" : "", *ordered = m->ordered ? "_ordered" : "";
-    char span[32] = "";
-    bool implied = strncmp(base, "mx", 2) == 0 || strcmp(base, "nvfp4") == 0;
-    if (!implied && m->scale_n_stride == 0) {
-        snprintf(span, sizeof span, "_tensor");
-    } else if (!implied && f->scale_k == 0) {
-        snprintf(span, sizeof span, "_channel");
-    } else if (!implied) {
-        snprintf(span, sizeof span, "_%s%zu", m->scale_columns > 1 ? "block" : "group", f->scale_k);
-    }
-    snprintf(text, QUANTISED_NAME_MAX, "%s%s%s%s", base, span, zero, ordered);
-    return text;
 }

@@ -12,6 +12,7 @@
 #include "expertd/kernels/quantised.h"
 
 struct digest;
+struct ggml_format;
 struct safetensors_entry;
 
 struct byte_range {
@@ -25,6 +26,9 @@ enum { QUANTISED_RANGES = 5 };
 struct quantised_matrix {
     struct expertd_quantised_format format;
     struct expertd_code_words codes; // data NULL: the matrix is not quantised
+    // Of a GGUF file: codes, scales and minima are interleaved in blocks, the first at codes.data, and the other fields of codes
+    // and scales are unused, but n_stride is the k of a row. NULL: they are tensors of their own.
+    const struct ggml_format *blocks;
     struct expertd_code_words zeros; // zero points; its k counts scales
     // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be 0, or unused_middle, or one
     // less if unused_may_be_less_one.
@@ -57,7 +61,7 @@ struct quantised_rows {
     struct expertd_quantised_source source; // codes with k_stride 1; zero points, if any, as bytes [n][scales]; k_order NULL
     size_t scales;                          // number of scales of a row
     const uint32_t *order;                  // [k] element i is the index in the file of the i-th k here; NULL: the same order
-    size_t not_finite_scales;               // scales that are NaN or infinite; they are used as they are
+    size_t not_finite_scales;               // scales and minima that are NaN or infinite; they are used as they are
     bool global_is_not_finite;              // the global scale is NaN or infinite; not counted above
     size_t zeros_of_16;                     // 4-bit zero points stored as 15 and read as 16; some quantisers mean another value
 };
@@ -72,16 +76,16 @@ size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, siz
 // is inconsistent, or the zero points contradict config.json. staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
 
-// Adds codes, zero points, scales, the global scale and the order to the digest, row by row.
+// Adds codes, zero points, scales, minima, the global scale and the order to the digest, row by row.
 void quantised_rows_digest(const struct quantised_rows *rows, size_t n, size_t k, struct digest *digest);
 
 // The scale of codes (row, k) of scale group g, with the global scale: as quantised_rows_widen multiplies it.
 float quantised_rows_scale(const struct quantised_rows *rows, size_t row, size_t g);
 
-// out[n][k] = (code - zero point) * scale, rounded to fp32 and then to dtype (F32 or BF16), in the file's order of k.
+// out[n][k] = (code - zero point) * scale - minimum, rounded to fp32 and then to dtype (F32 or BF16), in the file's order of k.
 void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k, enum expertd_dtype dtype, void *out);
 
-// Bytes of codes, scales and zero points as stored.
+// Bytes of codes, scales, minima and zero points as stored.
 uint64_t quantised_stored_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
 // Sets *out to the rows first, first + step, ... of `all`. EXPERTD_ERR_CHECKPOINT: other rows share their words or scale blocks.

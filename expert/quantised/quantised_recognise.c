@@ -34,6 +34,9 @@ static bool has_format(const struct quantised_names *names, const struct stored_
 
 bool quantised_exists(const struct tensor_finder *finder, const char *module) {
     struct quantised_names names;
+    if (checkpoint_is_gguf(finder->checkpoint)) {
+        return take_blocks_find(finder, module) != NULL;
+    }
     quantised_list(finder, module, &names);
     for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
         if (has_format(&names, &STORED_FORMATS[i])) {
@@ -56,6 +59,9 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
     char candidates[1024] = "", quantised[TENSOR_QUANTISED_TEXT_MAX];
     const struct safetensors_entry *codes = NULL;
     struct quantised_names names;
+    if (checkpoint_is_gguf(finder->checkpoint)) {
+        return OK;
+    }
     quantised_list(finder, module, &names);
     TRY(quantised_check_foreign(finder, &names));
     for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {

@@ -1,4 +1,5 @@
 // Parts of a matrix that holds gate and up.
+#include "expert/quantised/ggml_blocks.h"
 #include "expert/quantised/quantised_matrix.h"
 #include "expertd/kernels/weights.h"
 
@@ -53,6 +54,11 @@ static FALLIBLE take_rows_of_scales(size_t first, size_t step, struct quantised_
 
 FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, size_t step, struct quantised_matrix *out) {
     *out = *all;
+    if (all->blocks) {
+        INVARIANT(step == 1);
+        out->codes.data = (const char *)all->codes.data + first * ggml_row_bytes(all->blocks, all->codes.n_stride);
+        return OK;
+    }
     TRY(take_rows_of_codes(first, step, "codes", &out->codes));
     if (out->zeros.data) {
         TRY(take_rows_of_codes(first, step, "zero points", &out->zeros));
@@ -68,7 +74,7 @@ FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, s
 
 // If one scale covers all rows, it is stored once per panel, or once.
 static void join_scales(size_t rows, struct quantised_matrix *m) {
-    if (m->scale_n_stride == 0 || m->scale_first + rows > m->scale_columns) {
+    if (m->blocks || m->scale_n_stride == 0 || m->scale_first + rows > m->scale_columns) {
         return;
     }
     m->format.scale_of_panel = true;

@@ -50,6 +50,11 @@ FALLIBLE take_order(struct take *t);
 void take_original_shape(struct take *t);
 void take_extras(struct take *t); // marks the tensors that are ignored
 
+// Of GGUF files: the tensor "module.weight" if its elements are codes in blocks (NULL: there is none), and all steps for it.
+// EXPERTD_ERR_CHECKPOINT: a type that is not served, or another shape.
+const struct safetensors_entry *take_blocks_find(const struct tensor_finder *finder, const char *module);
+FALLIBLE take_blocks(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out);
+
 static inline uint64_t take_ceiling(uint64_t a, uint64_t b) {
     return a / b + (a % b != 0);
 }

@@ -32,6 +32,9 @@ static FALLIBLE take(struct take *t) {
 }
 
 FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
+    if (take_blocks_find(finder, module->name)) {
+        return take_blocks(finder, module, out);
+    }
     struct take t = {.finder = finder, .module = module, .out = out};
     *out = (struct quantised_matrix){0};
     TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
@@ -56,6 +59,10 @@ static FALLIBLE fit_both(struct tensor_finder *finder, struct quantised_module *
 // Codes of a square matrix fit both orientations; then the other matrix decides. At most one of the two is square.
 static FALLIBLE choose_orientation(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down) {
     bool rows[2], transposed[2];
+    if (checkpoint_is_gguf(finder->checkpoint)) {
+        gate_up->orientation = down->orientation = QUANTISED_ROWS;
+        return OK;
+    }
     TRY(fit_both(finder, gate_up, down, QUANTISED_ROWS, rows));
     TRY(fit_both(finder, gate_up, down, QUANTISED_TRANSPOSED, transposed));
     bool all_rows = rows[0] && rows[1], all_transposed = transposed[0] && transposed[1];

@@ -1,8 +1,9 @@
-// Fuzzes an untrusted checkpoint: a safetensors file, or config.json, an index and a safetensors header together. An accepted
-// checkpoint must be consistent: every element that a kernel would read must lie in the file.
+// Fuzzes an untrusted checkpoint: a safetensors file, a GGUF file, or config.json, an index and a safetensors header together. An
+// accepted checkpoint must be consistent: every element that a kernel would read must lie in the file.
 //
-// Input: 'S' and the bytes of a safetensors file; or 'C', config.json, 0x1e, the index (may be empty: none), 0x1e, the JSON of the
-// safetensors header, to which the fuzzer adds the length and zeroed data of the claimed size (up to a limit).
+// Input: 'S' and the bytes of a safetensors file; 'G' and those of a GGUF file; or 'C', config.json, 0x1e, the index (may be empty:
+// none), 0x1e, the JSON of the safetensors header, to which the fuzzer adds the length and zeroed data of the claimed size (up to a
+// limit).
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -81,7 +82,11 @@ static void check_quantised(const struct range *file, const struct quantised_mat
         return;
     }
     INVARIANT(!err_is(expertd_quantised_check(&m->format)) && n > 0 && k > 0);
-    check_codes(file, &m->codes, n, k);
+    if (m->blocks) {
+        check_inside(file, m->codes.data, m->codes.data, quantised_stored_bytes(m, n, k));
+    } else {
+        check_codes(file, &m->codes, n, k);
+    }
     for (size_t i = 0; i < m->ranges; i++) {
         check_inside(file, m->range[i].data, m->range[i].data, m->range[i].bytes);
     }
@@ -172,6 +177,20 @@ static void fuzz_layers(struct checkpoint *checkpoint, const struct range *range
     layer_tensors_free(layers, count);
 }
 
+// As if the file began at an address of its own, so that a read before it is found too.
+static void fuzz_gguf(const uint8_t *data, size_t size) {
+    char *file = malloc(size + 1);
+    INVARIANT(file != NULL);
+    memcpy(file, data, size);
+    struct checkpoint_bytes bytes = {.weights = file, .weights_length = size};
+    struct checkpoint *checkpoint;
+    if (!err_is(checkpoint_parse(&bytes, &checkpoint))) {
+        fuzz_layers(checkpoint, &(struct range){file, file + size});
+        checkpoint_close(checkpoint);
+    }
+    free(file);
+}
+
 static void fuzz_whole(const char *text, size_t size) {
     const char *index = memchr(text, SEPARATOR, size);
     const char *header = index ? memchr(index + 1, SEPARATOR, size - (size_t)(index + 1 - text)) : NULL;
@@ -202,6 +221,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (data[0] == 'S') {
         fuzz_safetensors(data + 1, size - 1);
+    } else if (data[0] == 'G') {
+        fuzz_gguf(data + 1, size - 1);
     } else {
         fuzz_whole((const char *)data + 1, size - 1);
     }

@@ -160,25 +160,49 @@ static size_t columns_of_scale(const struct product_dtype *d) {
     return d->scale_columns ? d->scale_columns : 1;
 }
 
+// Where the parts of a group's blocks begin, in bytes; the order is that of struct ggml_parts.
+struct block_layout {
+    size_t scales, minima, super_scales, super_minima, end;
+};
+
+static struct block_layout layout_of_blocks(const struct ggml_format *f, size_t n, size_t k) {
+    size_t scales = n * (k / f->format.scale_k) * expertd_dtype_size(f->format.scale);
+    size_t supers = f->format.scale == EXPERTD_DTYPE_I8 ? n * (k / EXPERTD_SUPER_K) * sizeof(uint16_t) : 0;
+    struct block_layout at = {.scales = n * k * ggml_code_bits(f) / 8};
+    at.minima = at.scales + scales;
+    at.super_scales = at.minima + scales;
+    at.super_minima = at.super_scales + supers;
+    at.end = at.super_minima + supers;
+    return at;
+}
+
 // Decodes a group's blocks to rows of codes, scales and minima, and packs them, as the loader does.
 static FALLIBLE pack_blocks(const struct product *p, const char *blocks, void *dst) {
     const struct expertd_packed_weights *w = &p->weights;
     const struct ggml_format *f = p->dtype.blocks;
-    size_t bits = ggml_code_bits(f), scales = w->k / f->format.scale_k, size = expertd_dtype_size(f->format.scale);
-    size_t codes_bytes = w->n * w->k * bits / 8, scales_bytes = w->n * scales * size;
-    uint8_t *memory = malloc(codes_bytes + 2 * scales_bytes);
+    const struct block_layout at = layout_of_blocks(f, w->n, w->k);
+    const bool minima = f->format.minima, supers = f->format.scale == EXPERTD_DTYPE_I8;
+    uint8_t *memory = malloc(at.end);
     if (!memory) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a group's codes");
     }
-    struct ggml_parts parts = {memory, memory + codes_bytes, f->format.minima ? memory + codes_bytes + scales_bytes : NULL};
+    const struct ggml_parts parts = {.codes = memory,
+                                     .scales = memory + at.scales,
+                                     .minima = minima ? memory + at.minima : NULL,
+                                     .super_scales = supers ? memory + at.super_scales : NULL,
+                                     .super_minima = supers && minima ? memory + at.super_minima : NULL};
     ggml_blocks_decode(f, blocks, w->n, w->k, &parts);
     struct expertd_quantised_source source = {
-        .codes = {.data = parts.codes, .bits = (unsigned)bits, .word = 1, .n_word_stride = w->k, .k_word_stride = 1},
+        .codes = {.data = parts.codes, .bits = ggml_code_bits(f), .word = 1, .n_word_stride = w->k, .k_word_stride = 1},
         .scales = parts.scales,
         .minima = parts.minima,
+        .super_scales = parts.super_scales,
+        .super_minima = parts.super_minima,
         .scale_columns = 1,
-        .scale_n_stride = scales,
+        .scale_n_stride = w->k / f->format.scale_k,
         .scale_g_stride = 1,
+        .super_n_stride = w->k / EXPERTD_SUPER_K,
+        .super_g_stride = 1,
     };
     err_t e = expertd_pack_quantised(&source, &f->format, w->k, w->n, dst);
     free(memory);

@@ -181,6 +181,10 @@ static void missing_files_are_named_with_advice(void **state) {
     refuse("only weights.safetensors: its index is missing");
     unlink(path_of("config.json"));
     refuse("has no config.json");
+    builder_write_text(folder, "model.gguf", "x");
+    struct checkpoint *c;
+    assert_int_equal(checkpoint_open(path_of("model.gguf"), &c).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "model.gguf: it does not begin with \"GGUF\""));
 }
 
 static int open_as_somebody(const char *path) {

@@ -63,7 +63,7 @@ static const struct kind_case CASES[] = {
     {"adapter_model.safetensors", "it is a LoRA adapter", FOLDER_ADAPTER},
     {"adapter_model-00001-of-00002.safetensors", "it is a LoRA adapter", FOLDER_ADAPTER},
     {"adapter_model.bin", "it is a LoRA adapter", FOLDER_ADAPTER},
-    {"model-Q4_K_M.gguf", "GGUF", FOLDER_GGUF},
+    {"model-Q4_K_M-00002-of-00002.gguf", "GGUF", FOLDER_GGUF},
     {"model-00001-of-00002.safetensors.incomplete", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {"model.safetensors.part", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {"model.safetensors.aria2", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
@@ -135,7 +135,7 @@ static void a_file_in_the_place_of_a_folder_names_the_folder(void **state) {
         refuse(path_of(FILES[i]), wanted);
     }
     touch("m.gguf");
-    refuse(path_of("m.gguf"), "is not a folder: GGUF");
+    refuse(path_of("m.gguf"), "m.gguf: it does not begin with \"GGUF\": it is not a GGUF file");
 }
 
 static void a_path_that_does_not_exist_names_the_nearest_folder(void **state) {

@@ -1,0 +1,48 @@
+#include "base/gguf/ggml_types.h"
+
+#include <stddef.h>
+
+#define PLAIN(ID, NAME, BYTES, DTYPE) [ID] = {NAME, ID, 1, BYTES, DTYPE}
+#define BLOCKS(ID, NAME, ELEMENTS, BYTES) [ID] = {NAME, ID, ELEMENTS, BYTES, EXPERTD_DTYPE_NONE}
+
+// Sizes of blocks: ggml-common.h.
+static const struct ggml_type TYPES[GGML_TYPE_IDS] = {
+    PLAIN(0, "F32", 4, EXPERTD_DTYPE_F32),
+    PLAIN(1, "F16", 2, EXPERTD_DTYPE_F16),
+    BLOCKS(GGML_Q4_0, "Q4_0", 32, 18),
+    BLOCKS(GGML_Q4_1, "Q4_1", 32, 20),
+    BLOCKS(GGML_Q5_0, "Q5_0", 32, 22),
+    BLOCKS(GGML_Q5_1, "Q5_1", 32, 24),
+    BLOCKS(GGML_Q8_0, "Q8_0", 32, 34),
+    BLOCKS(9, "Q8_1", 32, 36),
+    BLOCKS(GGML_Q2_K, "Q2_K", 256, 84),
+    BLOCKS(GGML_Q3_K, "Q3_K", 256, 110),
+    BLOCKS(GGML_Q4_K, "Q4_K", 256, 144),
+    BLOCKS(GGML_Q5_K, "Q5_K", 256, 176),
+    BLOCKS(GGML_Q6_K, "Q6_K", 256, 210),
+    BLOCKS(15, "Q8_K", 256, 292),
+    BLOCKS(16, "IQ2_XXS", 256, 66),
+    BLOCKS(17, "IQ2_XS", 256, 74),
+    BLOCKS(18, "IQ3_XXS", 256, 98),
+    BLOCKS(19, "IQ1_S", 256, 50),
+    BLOCKS(GGML_IQ4_NL, "IQ4_NL", 32, 18),
+    BLOCKS(21, "IQ3_S", 256, 110),
+    BLOCKS(22, "IQ2_S", 256, 82),
+    BLOCKS(GGML_IQ4_XS, "IQ4_XS", 256, 136),
+    PLAIN(24, "I8", 1, EXPERTD_DTYPE_I8),
+    PLAIN(25, "I16", 2, EXPERTD_DTYPE_I16),
+    PLAIN(26, "I32", 4, EXPERTD_DTYPE_I32),
+    PLAIN(27, "I64", 8, EXPERTD_DTYPE_I64),
+    PLAIN(28, "F64", 8, EXPERTD_DTYPE_F64),
+    BLOCKS(29, "IQ1_M", 256, 56),
+    PLAIN(30, "BF16", 2, EXPERTD_DTYPE_BF16),
+    BLOCKS(34, "TQ1_0", 256, 54),
+    BLOCKS(35, "TQ2_0", 256, 66),
+    BLOCKS(GGML_MXFP4, "MXFP4", 32, 17),
+    BLOCKS(GGML_NVFP4, "NVFP4", 64, 36),
+    BLOCKS(41, "Q1_0", 128, 18),
+};
+
+const struct ggml_type *ggml_type_of(uint32_t id) {
+    return id < GGML_TYPE_IDS && TYPES[id].name ? &TYPES[id] : NULL;
+}

@@ -1,0 +1,401 @@
+#include "expert/config/gguf_config.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/printable.h"
+#include "expert/config/gguf_architectures.h"
+
+enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768 };
+
+static const char ARCHITECTURE_KEY[] = "general.architecture";
+
+// Keys that have a part in the computation of experts, besides those that begin with "expert".
+static const char *const GGUF_EXPERT_KEYS[] = {"moe_", "swiglu_", "router_", "interleave_moe", "hash_layer_count", NULL};
+
+// Keys of every architecture, which have their place outside the table.
+static const char *const GGUF_COMMON_KEYS[] = {"expert_count", "expert_used_count", "expert_feed_forward_length", NULL};
+
+struct maker {
+    const struct gguf *file;
+    const struct safetensors *files; // [count], of all parts
+    size_t count;
+    const char *path;
+    char name[NAME_MAX_BYTES];           // general.architecture
+    const struct gguf_architecture *row; // of the table
+    FILE *json;                          // the members so far
+};
+
+// "qwen3moe.expert_count"
+static const char *full_key(const struct maker *m, const char *key, char out[KEY_MAX_BYTES]) {
+    snprintf(out, KEY_MAX_BYTES, "%s.%s", m->name, key);
+    return out;
+}
+
+static const struct gguf_value *value_of(const struct maker *m, const char *key) {
+    char full[KEY_MAX_BYTES];
+    return gguf_find(m->file, full_key(m, key, full));
+}
+
+// A number that is no list. *found false: there is no such key.
+static FALLIBLE number_of(const struct maker *m, const char *key, double *out, bool *found) {
+    char full[KEY_MAX_BYTES];
+    const struct gguf_value *value = value_of(m, key);
+    *found = value != NULL;
+    if (value && (value->kind == GGUF_ARRAY || !gguf_number(value, 0, out))) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is a %s: expected a number", m->path, full_key(m, key, full),
+             value->kind == GGUF_ARRAY ? "list" : "text");
+    }
+    return OK;
+}
+
+// ---- the architecture
+
+// "llama, qwen2moe, ..."
+static const char *names_text(char text[NAMES_TEXT_MAX]) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < GGUF_ARCHITECTURE_COUNT && used < NAMES_TEXT_MAX; i++) {
+        const char *name = GGUF_ARCHITECTURES[i].name;
+        if (i == 0 || strcmp(name, GGUF_ARCHITECTURES[i - 1].name) != 0) {
+            used += (size_t)snprintf(text + used, NAMES_TEXT_MAX - used, "%s%s", used ? ", " : "", name);
+        }
+    }
+    return text;
+}
+
+static FALLIBLE read_name(struct maker *m) {
+    const struct gguf_value *value = gguf_find(m->file, ARCHITECTURE_KEY), *type = gguf_find(m->file, "general.type");
+    char text[KEY_MAX_BYTES], shown[KEY_MAX_BYTES];
+    if (type && type->kind == GGUF_STRING && !gguf_is_text(type, "model")) {
+        snprintf(text, sizeof text, "%.*s", (int)(type->count < NAME_MAX_BYTES ? type->count : NAME_MAX_BYTES),
+                 (const char *)type->data);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: general.type is %s: the file holds no model; name the model's own file", m->path,
+             printable_escape(text, shown, sizeof shown));
+    }
+    if (!value || value->kind != GGUF_STRING || value->count == 0 || value->count >= NAME_MAX_BYTES) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: the file does not say what it is", m->path, ARCHITECTURE_KEY,
+             !value                       ? "missing"
+             : value->kind != GGUF_STRING ? "not a text"
+                                          : "empty or too long");
+    }
+    snprintf(m->name, sizeof m->name, "%.*s", (int)value->count, (const char *)value->data);
+    return OK;
+}
+
+static FALLIBLE unknown_architecture(const struct maker *m) {
+    char shown[KEY_MAX_BYTES], names[NAMES_TEXT_MAX];
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not served: expected one of %s", m->path, ARCHITECTURE_KEY,
+         printable_escape(m->name, shown, sizeof shown), names_text(names));
+}
+
+static FALLIBLE holds(const struct maker *m, const struct gguf_condition *condition, bool *out) {
+    double number = condition->absent;
+    bool found;
+    TRY(number_of(m, condition->key, &number, &found));
+    *out = number == condition->value;
+    return OK;
+}
+
+// The first condition of the row that does not hold; NULL: all hold.
+static FALLIBLE first_broken(const struct maker *m, const struct gguf_architecture *row, const struct gguf_condition **out) {
+    *out = NULL;
+    for (size_t i = 0; i < GGUF_CONDITIONS && row->when[i].key; i++) {
+        bool does = false;
+        TRY(holds(m, &row->when[i], &does));
+        if (!does) {
+            *out = &row->when[i];
+            return OK;
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE find_row(struct maker *m) {
+    const struct gguf_condition *broken = NULL;
+    bool known = false;
+    for (size_t i = 0; i < GGUF_ARCHITECTURE_COUNT; i++) {
+        const struct gguf_architecture *row = &GGUF_ARCHITECTURES[i];
+        if (strcmp(row->name, m->name) != 0) {
+            continue;
+        }
+        known = true;
+        TRY(first_broken(m, row, &broken));
+        if (!broken) {
+            m->row = row;
+            return OK;
+        }
+    }
+    if (!known) {
+        return unknown_architecture(m);
+    }
+    char full[KEY_MAX_BYTES];
+    double number = broken->absent;
+    bool found;
+    TRY(number_of(m, broken->key, &number, &found));
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %g", m->path,
+         full_key(m, broken->key, full), number, broken->value);
+}
+
+// ---- members
+
+// "0|1" has the number?
+static bool is_among(const char *only, double number) {
+    for (const char *at = only; *at;) {
+        char *end;
+        if (strtod(at, &end) == number) {
+            return true;
+        }
+        at = end + (*end == '|');
+    }
+    return false;
+}
+
+static FALLIBLE check_only(const struct maker *m, const char *key, const struct gguf_value *value, const char *only) {
+    char full[KEY_MAX_BYTES];
+    double number = 0;
+    uint64_t count = value->kind == GGUF_ARRAY ? value->count : 1;
+    for (uint64_t i = 0; only && i < count; i++) {
+        if (!gguf_number(value, i, &number) || !is_among(only, number)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %s", m->path,
+                 full_key(m, key, full), number, only);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE write_number(const struct maker *m, const char *key, const struct gguf_value *value, uint64_t i) {
+    char full[KEY_MAX_BYTES];
+    double number = 0;
+    if (!gguf_number(value, i, &number) || !isfinite(number)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not a finite number", m->path, full_key(m, key, full));
+    }
+    enum gguf_kind kind = value->kind == GGUF_ARRAY ? value->element : value->kind;
+    if (kind == GGUF_BOOL) {
+        fputs(number != 0 ? "true" : "false", m->json);
+    } else {
+        fprintf(m->json, gguf_is_integer(value) ? "%.0f" : "%.9g", number);
+    }
+    return OK;
+}
+
+static FALLIBLE write_value(const struct maker *m, const char *key, const struct gguf_value *value) {
+    char full[KEY_MAX_BYTES];
+    if (value->kind != GGUF_ARRAY) {
+        return write_number(m, key, value, 0);
+    }
+    if (value->count > LIST_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %" PRIu64 " elements: expected at most %d", m->path, full_key(m, key, full),
+             value->count, LIST_MAX);
+    }
+    fputc('[', m->json);
+    for (uint64_t i = 0; i < value->count; i++) {
+        fputs(i ? ", " : "", m->json);
+        TRY(write_number(m, key, value, i));
+    }
+    fputc(']', m->json);
+    return OK;
+}
+
+// Writes the member `row`; "a.b" is the member b of a.
+static FALLIBLE write_member(const struct maker *m, const char *row, const char *key, const struct gguf_value *value) {
+    const char *dot = strchr(row, '.');
+    fputs(",\n ", m->json);
+    if (dot) {
+        fprintf(m->json, "\"%.*s\": {\"%s\": ", (int)(dot - row), row, dot + 1);
+    } else {
+        fprintf(m->json, "\"%s\": ", row);
+    }
+    TRY(write_value(m, key, value));
+    fputs(dot ? "}" : "", m->json);
+    return OK;
+}
+
+static FALLIBLE write_key(const struct maker *m, const struct gguf_key *key) {
+    const struct gguf_value *value = value_of(m, key->key);
+    if (!value) {
+        if (key->row && key->absent) {
+            fprintf(m->json, ",\n \"%s\": %s", key->row, key->absent);
+        }
+        return OK;
+    }
+    TRY(check_only(m, key->key, value, key->only));
+    return key->row ? write_member(m, key->row, key->key, value) : OK;
+}
+
+// The members of config.json for the experts' width, whichever of them the architecture reads.
+static const char *const WIDTH_MEMBERS[] = {"moe_intermediate_size", "intermediate_size", "ffn_config.ffn_hidden_size"};
+
+static const char *width_key(const struct maker *m) {
+    return m->row->width ? m->row->width : "expert_feed_forward_length";
+}
+
+static FALLIBLE write_sizes(const struct maker *m) {
+    static const struct gguf_key SIZES[] = {{"embedding_length", "hidden_size", NULL, NULL},
+                                            {"expert_count", "num_experts", NULL, NULL},
+                                            {"expert_used_count", "num_experts_per_tok", NULL, NULL}};
+    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
+        TRY(write_key(m, &SIZES[i]));
+    }
+    for (size_t i = 0; i < sizeof WIDTH_MEMBERS / sizeof *WIDTH_MEMBERS; i++) {
+        TRY(write_key(m, &(struct gguf_key){width_key(m), WIDTH_MEMBERS[i], NULL, NULL}));
+    }
+    return OK;
+}
+
+// Has a file a tensor of block `block` that predicts further tokens?
+static bool predicts_further(const struct maker *m, double block) {
+    char prefix[KEY_MAX_BYTES];
+    size_t length = (size_t)snprintf(prefix, sizeof prefix, "blk.%.0f.nextn.", block);
+    for (size_t f = 0; f < m->count; f++) {
+        for (size_t i = 0; i < m->files[f].count; i++) {
+            if (strncmp(m->files[f].entries[i].name, prefix, length) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files without
+// these blocks have the key nevertheless.
+static FALLIBLE write_layers(const struct maker *m) {
+    double blocks = 0, further = 0;
+    bool found, has_further;
+    TRY(number_of(m, "block_count", &blocks, &found));
+    TRY(number_of(m, "nextn_predict_layers", &further, &has_further));
+    if (found && !(blocks >= 1 && blocks <= UINT32_MAX && further >= 0 && further < blocks)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.block_count is %g and %s.nextn_predict_layers is %g: expected at least one block besides those", m->path,
+             m->name, blocks, m->name, further);
+    }
+    if (found) {
+        double layers = further > 0 && predicts_further(m, blocks - further) ? blocks - further : blocks;
+        fprintf(m->json, ",\n \"num_hidden_layers\": %.0f,\n \"n_layers\": %.0f", layers, layers);
+    }
+    return OK;
+}
+
+// ---- unknown keys
+
+static bool is_about_experts(const char *key) {
+    bool is = strncmp(key, "expert", 6) == 0;
+    for (const char *const *start = GGUF_EXPERT_KEYS; *start; start++) {
+        is = is || strncmp(key, *start, strlen(*start)) == 0;
+    }
+    return is;
+}
+
+static bool is_known(const struct maker *m, const char *key) {
+    bool known = strcmp(key, width_key(m)) == 0;
+    for (const char *const *common = GGUF_COMMON_KEYS; *common; common++) {
+        known = known || strcmp(key, *common) == 0;
+    }
+    for (size_t i = 0; i < GGUF_CONDITIONS && m->row->when[i].key; i++) {
+        known = known || strcmp(key, m->row->when[i].key) == 0;
+    }
+    for (size_t i = 0; i < GGUF_ROW_KEYS && m->row->keys[i].key; i++) {
+        known = known || strcmp(key, m->row->keys[i].key) == 0;
+    }
+    return known;
+}
+
+// A key about experts that the table does not have may change the computation, unless it says nothing.
+static FALLIBLE check_unknown_keys(const struct maker *m) {
+    size_t length = strlen(m->name);
+    for (size_t i = 0; i < m->file->count; i++) {
+        const char *key = m->file->pairs[i].key;
+        if (strncmp(key, m->name, length) != 0 || key[length] != '.' || !is_about_experts(key + length + 1) ||
+            is_known(m, key + length + 1)) {
+            continue;
+        }
+        double number = 0;
+        const struct gguf_value *value = &m->file->pairs[i].value;
+        if (value->kind == GGUF_ARRAY || !gguf_number(value, 0, &number) || number != 0) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %.128s is %g: this architecture has no such key, and ignoring it could change the outputs", m->path, key,
+                 number);
+        }
+    }
+    return OK;
+}
+
+// ---- the configuration
+
+static FALLIBLE write_all(const struct maker *m) {
+    fprintf(m->json, "{\"model_type\": \"%s\"", m->row->model_type);
+    TRY(write_layers(m));
+    TRY(write_sizes(m));
+    for (size_t i = 0; i < GGUF_ROW_KEYS && m->row->keys[i].key; i++) {
+        TRY(write_key(m, &m->row->keys[i]));
+    }
+    TRY(check_unknown_keys(m));
+    fprintf(m->json, "%s%s}\n", m->row->constants ? ",\n " : "", m->row->constants ? m->row->constants : "");
+    return OK;
+}
+
+static FALLIBLE check_experts(const struct maker *m) {
+    double experts = 0;
+    bool found;
+    TRY(number_of(m, "expert_count", &experts, &found));
+    if (experts == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s.expert_count is %s: the model has no experts, so there is nothing to serve", m->path,
+             m->name, found ? "0" : "missing");
+    }
+    return OK;
+}
+
+static FALLIBLE name_key(struct config *config, const struct maker *m, const char *row, const char *key) {
+    char full[KEY_MAX_BYTES];
+    return config_name_key(config, row, full_key(m, key, full));
+}
+
+static FALLIBLE name_keys(struct config *config, const struct maker *m) {
+    TRY(name_key(config, m, "num_hidden_layers", "block_count"));
+    TRY(name_key(config, m, "n_layers", "block_count"));
+    TRY(name_key(config, m, "hidden_size", "embedding_length"));
+    TRY(name_key(config, m, "num_experts", "expert_count"));
+    TRY(name_key(config, m, "num_experts_per_tok", "expert_used_count"));
+    for (size_t i = 0; i < sizeof WIDTH_MEMBERS / sizeof *WIDTH_MEMBERS; i++) {
+        TRY(name_key(config, m, WIDTH_MEMBERS[i], width_key(m)));
+    }
+    for (size_t i = 0; i < GGUF_ROW_KEYS && m->row->keys[i].key; i++) {
+        TRY(m->row->keys[i].row ? name_key(config, m, m->row->keys[i].row, m->row->keys[i].key) : OK);
+    }
+    return OK;
+}
+
+static FALLIBLE parse_text(const struct maker *m, const char *text, size_t length, struct config **out) {
+    TRY(config_parse(m->path, text, length, out));
+    err_t e = name_keys(*out, m);
+    if (err_is(e)) {
+        config_destroy(*out);
+        *out = NULL;
+    }
+    return e;
+}
+
+FALLIBLE gguf_config_make(const struct gguf *first, const struct safetensors *files, size_t count, struct config **out) {
+    struct maker m = {.file = first, .files = files, .count = count, .path = files[0].path};
+    char *text = NULL;
+    size_t length = 0;
+    *out = NULL;
+    TRY(read_name(&m));
+    TRY(find_row(&m));
+    TRY(check_experts(&m));
+    m.json = open_memstream(&text, &length);
+    if (!m.json) {
+        FAIL(EXPERTD_ERR_NOMEM, "%s: no memory for its metadata", m.path);
+    }
+    err_t e = write_all(&m);
+    bool written = fclose(m.json) == 0;
+    if (!err_is(e)) {
+        e = written ? parse_text(&m, text, length, out)
+                    : err_record(EXPERTD_ERR_NOMEM, NULL, "%s: no memory for its metadata", m.path);
+    }
+    free(text);
+    return e;
+}

@@ -1,0 +1,276 @@
+"""llama.cpp's files: every type of blocks and every architecture. Answers agree with weights that the package `gguf` dequantises."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf import quants
+
+from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, TOP_K, Model, Spec, silu
+from harness.paths import SANITIZER
+from harness.tensors import error_per_token, rows_of, tensor, values_of
+
+TOKENS = 40
+# Bounds for fp32 sums in another order, for exact weights with activations rounded to bf16, and for both rounded.
+BOUNDS = {"f32": 1e-5, "bf16": 1.5e-2, "widened": 2e-2}
+QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
+
+
+def answer(daemon, x, **options):
+    with daemon.client() as client:
+        (layer,) = client.describe().models[0].layers
+        output = client.forward(layer=layer.layer, hidden=tensor(x), **options).output
+    daemon.stop()
+    return layer, output
+
+
+@pytest.mark.parametrize("kind", (*BLOCKS, *PLAIN), ids=lambda kind: kind.name)
+def test_every_type(kind, tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, kind)
+    x = model.inputs(TOKENS)
+    wanted, ids = model.outputs(x), set()
+    setups = {"f32": ("--compute-dtype", "f32", "--shards", 2), "bf16": ("--compute-dtype", "bf16", "--shards", 3),
+              "f32 widened": ("--compute-dtype", "f32", "--widen"), "bf16 widened": ("--compute-dtype", "bf16", "--widen")}
+    for setup, options in setups.items():
+        if SANITIZER and "f32" in setup:
+            continue
+        layer, output = answer(start_daemon(*options, model=model.path), x)
+        assert layer.quantisation == ("" if kind in PLAIN else kind.name.lower())
+        bound = BOUNDS["widened" if setup == "bf16 widened" or kind == Type.F32 else setup.split()[0]]
+        assert error_per_token(values_of(output), wanted).max() <= bound, setup
+        ids.add(layer.weights_id)
+    assert len(ids) == 1, "weights_id must not depend on the compute dtype or --widen"
+
+
+SOFTMAX, SIGMOID, OF_CHOSEN = ({"expert_gating_func": number} for number in (1, 2, 3))
+SHARED = {"expert_shared_feed_forward_length": 128}
+ONE_SHARED = {"expert_shared_count": 1}
+V3 = dict(score="sigmoid", norm=True, select_bias=True, scale=2.5, shared=256)
+V3_KEYS = SIGMOID | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 2.5, "leading_dense_block_count": 1}
+MIXTRAL = dict(width_key="feed_forward_length", norm=True, model_type="mixtral")
+AFTER_DENSE = dict(layer=1, blocks=2)
+ARCHITECTURES = {
+    "llama": Spec("llama", **MIXTRAL),
+    "llama_of_2023": Spec("llama", separate=True, **MIXTRAL),
+    "qwen2moe": Spec("qwen2moe", SHARED, shared=128, shared_gate=True, model_type="qwen2_moe"),
+    "qwen3vlmoe": Spec("qwen3vlmoe", norm=True, model_type="qwen3_vl_moe"),
+    "qwen3next": Spec("qwen3next", SHARED | {"nextn_predict_layers": 0}, norm=True, shared=128, shared_gate=True,
+                      model_type="qwen3_next"),
+    "qwen35moe_fused": Spec("qwen35moe", SHARED, norm=True, shared=128, shared_gate=True, fused=True, model_type="qwen3_5_moe"),
+    "olmoe": Spec("olmoe", width_key="feed_forward_length", model_type="olmoe"),
+    "deepseek_v2": Spec("deepseek2", SOFTMAX | ONE_SHARED | {
+        "expert_weights_scale": 16.0, "leading_dense_block_count": 1, "expert_group_count": 4, "expert_group_used_count": 2},
+        scale=16.0, groups=4, top_groups=2, group_score="max", shared=256, model_type="deepseek_v2", **AFTER_DENSE),
+    "deepseek_v2_before_groups": Spec("deepseek2", ONE_SHARED | {"expert_weights_scale": 16.0}, scale=16.0, groups=8, top_groups=3,
+                                      group_score="max", shared=256, experts=160, model_type="deepseek_v2"),
+    "deepseek_v2_lite": Spec("deepseek2", {"expert_shared_count": 2, "expert_weights_scale": 1.0}, shared=512,
+                             model_type="deepseek_v2"),
+    "deepseek_v3": Spec("deepseek2", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
+                        model_type="deepseek_v3", **V3, **AFTER_DENSE),
+    "deepseek_v3_before_groups": Spec("deepseek2", V3_KEYS, groups=8, top_groups=4, experts=256, model_type="deepseek_v3", **V3,
+                                      **AFTER_DENSE),
+    "kimi_k2": Spec("deepseek2", V3_KEYS, model_type="deepseek_v3", **V3, **AFTER_DENSE),
+    "mistral_large_3": Spec("deepseek2", SOFTMAX | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.0},
+                            norm=True, shared=256, model_type="mistral4"),
+    "deepseek32": Spec("deepseek32", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
+                       model_type="deepseek_v32", **V3, **AFTER_DENSE),
+    "glm_dsa": Spec("glm-dsa", V3_KEYS, model_type="glm_moe_dsa", **V3, **AFTER_DENSE),
+    "glm4moe": Spec("glm4moe", V3_KEYS, model_type="glm4_moe", **V3, **AFTER_DENSE),
+    "dots1": Spec("dots1", V3_KEYS, model_type="dots1", **V3, **AFTER_DENSE),
+    "exaone_moe": Spec("exaone-moe", V3_KEYS | {"expert_shared_feed_forward_length": 256}, model_type="exaone_moe", **V3,
+                       **AFTER_DENSE),
+    "kimi_linear": Spec("kimi-linear", {key: value for key, value in V3_KEYS.items() if key != "expert_weights_norm"},
+                        model_type="kimi_linear", **V3, **AFTER_DENSE),
+    "mimo2": Spec("mimo2", SIGMOID, score="sigmoid", norm=True, select_bias=True, model_type="mimo_v2_flash"),
+    "bailingmoe": Spec("bailingmoe", ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.0,
+                                                   "leading_dense_block_count": 0}, norm=True, shared=256, model_type="bailing_moe"),
+    "bailingmoe2": Spec("bailingmoe2", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
+                        model_type="bailing_moe_v2", **V3, **AFTER_DENSE),
+    "afmoe": Spec("afmoe", V3_KEYS, model_type="afmoe", **V3, **AFTER_DENSE),
+    "lfm2moe": Spec("lfm2moe", SIGMOID | {"leading_dense_block_count": 1}, score="sigmoid", norm=True, select_bias=True,
+                    model_type="lfm2_moe", **AFTER_DENSE),
+    "minimax_m2": Spec("minimax-m2", SIGMOID, score="sigmoid", norm=True, select_bias=True, model_type="minimax_m2"),
+    "hunyuan": Spec("hunyuan-moe", ONE_SHARED | {"expert_shared_feed_forward_length": 256}, norm=True, shared=256,
+                    model_type="hunyuan_v1_moe"),
+    "ernie": Spec("ernie4_5-moe", {"expert_shared_count": 2, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1},
+                  norm=True, select_bias=True, shared=512, model_type="ernie4_5_moe", **AFTER_DENSE),
+    "granitemoe": Spec("granitemoe", SHARED, width_key="feed_forward_length", score="softmax of chosen", shared=128, parallel=True,
+                       model_type="granitemoe"),
+    "granitehybrid": Spec("granitehybrid", width_key="feed_forward_length", score="softmax of chosen",
+                          model_type="granitemoehybrid"),
+    "dbrx": Spec("dbrx", width_key="feed_forward_length", norm=True, model_type="dbrx"),
+    "jamba": Spec("jamba", width_key="feed_forward_length", model_type="jamba", **AFTER_DENSE),
+    "gpt_oss": Spec("gpt-oss", score="softmax of chosen", router_bias=True, expert_bias=True, activation="oai",
+                    model_type="gpt_oss"),
+    "llama4": Spec("llama4", {"interleave_moe_layer_step": 2, "leading_dense_block_count": 0}, score="sigmoid of chosen",
+                   on_input=True, shared=256, model_type="llama4", **AFTER_DENSE),
+    "nemotron_h_moe": Spec("nemotron_h_moe", ONE_SHARED | SHARED | {
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}, score="sigmoid", norm=True,
+        select_bias=True, scale=2.5, shared=128, activation="relu2", model_type="nemotron_h"),
+    "nemotron_3_super": Spec("nemotron_h_moe", ONE_SHARED | SHARED | {
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1, "moe_latent_size": 512}, score="sigmoid",
+        norm=True, select_bias=True, scale=2.5, shared=128, activation="relu2", latent=512, model_type="nemotron_h"),
+    "mistral4": Spec("mistral4", SOFTMAX | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.5}, norm=True,
+                     scale=1.5, shared=256, model_type="mistral4"),
+    "laguna": Spec("laguna", SIGMOID | SHARED | {"expert_weights_norm": True, "expert_weights_scale": 2.5,
+                                                 "leading_dense_block_count": 1}, score="sigmoid", norm=True, select_bias=True,
+                   scale=2.5, shared=128, model_type="laguna", **AFTER_DENSE),
+    "step35": Spec("step35", SIGMOID | SHARED | {"expert_weights_norm": True, "expert_weights_scale": 3.0, "moe_every_n_layers": 1},
+                   score="sigmoid", norm=True, select_bias=True, scale=3.0, shared=128, model_type="step3p5"),
+}
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture(name, tmp_path, start_daemon):
+    """In two types: of blocks that are narrower than the rows, and of other blocks for down."""
+    spec = ARCHITECTURES[name]
+    kinds = (Type.Q4_0,) * 3 if spec.experts > 8 else (Type.Q8_0, Type.Q8_0, Type.Q5_1)
+    model = Model(tmp_path, spec, kinds)
+    x = model.inputs(TOKENS)
+    daemon = start_daemon("--compute-dtype", "f32", model=model.path)
+    with daemon.client() as client:
+        assert client.describe().models[0].name == "model.gguf"
+    layer, output = answer(daemon, x)
+    assert layer.layer == spec.layer
+    assert error_per_token(values_of(output), model.outputs(x)).max() <= BOUNDS["f32"]
+
+
+def served(daemon, model, **options):
+    """The layer's description, after a comparison of its answer in fp32."""
+    x = model.inputs(TOKENS)
+    layer, output = answer(daemon, x, **options)
+    assert error_per_token(values_of(output), model.outputs(x)).max() <= BOUNDS["f32"]
+    return layer
+
+
+def test_down_has_a_type_of_its_own(tmp_path, start_daemon):
+    """As llama.cpp's mixed quantisations have it."""
+    model = Model(tmp_path, QWEN, (Type.Q4_K, Type.Q4_K, Type.Q6_K))
+    assert served(start_daemon("--compute-dtype", "f32", model=model.path), model).quantisation == "q4_k+q6_k"
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_nvfp4_has_a_global_scale_for_each_expert(fused, tmp_path, start_daemon):
+    model = Model(tmp_path, dataclasses.replace(QWEN, fused=fused), Type.NVFP4, scales=True)
+    assert served(start_daemon("--compute-dtype", "f32", model=model.path), model).quantisation == "nvfp4"
+
+
+def test_nvfp4_reads_the_scales_that_ggml_reads_as_zero(tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, Type.NVFP4)
+    raw, _ = model.tensors["blk.0.ffn_down_exps.weight"]
+    raw.reshape(-1, 36)[::3, :4] = [0x7f, 0x00, 0x01, 0x7e]
+    model.parts["down"] = quants.dequantize(raw, Type.NVFP4).astype(np.float64)
+    model.write(0)
+    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q5_K, Type.BF16], ids=lambda kind: kind.name)
+def test_fused_gate_and_up(kind, tmp_path, start_daemon):
+    model = Model(tmp_path, dataclasses.replace(QWEN, fused=True), kind)
+    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
+
+
+def test_the_same_weights_have_the_same_id_however_they_are_stored(tmp_path, start_daemon):
+    """In one file, in parts, in a folder."""
+    ids = set()
+    for name, parts in (("one", 0), ("three", 3)):
+        model = Model(tmp_path / name, QWEN, Type.Q4_K, parts=parts)
+        for path in (model.path, model.path.parent):
+            daemon = start_daemon("--compute-dtype", "f32", model=path)
+            ids.add(served(daemon, model).weights_id)
+    assert len(ids) == 1
+
+
+def test_gemma4_routes_by_rows_of_its_own(tmp_path, start_daemon):
+    spec = Spec("gemma4", {"attention.layer_norm_rms_epsilon": 1e-6}, norm=True, activation="gelu", own_router_input=True, fused=True,
+                model_type="gemma4")
+    model = Model(tmp_path, spec, Type.Q8_0)
+    x, residual = model.inputs(TOKENS), model.inputs(TOKENS, seed=8)
+    layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, router_input=tensor(residual))
+    assert layer.needs_router_input
+    assert error_per_token(values_of(output), model.outputs(x, residual)).max() <= BOUNDS["f32"]
+
+
+class DeepseekV4(Model):
+    """Layer 0 chooses experts by token id."""
+    VOCABULARY, LIMIT = 50, 2.0
+
+    def make_router(self):
+        super().make_router()
+        self.table = np.stack([self.random.permutation(EXPERTS)[:TOP_K] for _ in range(self.VOCABULARY)]).astype(np.int32)
+        self.tensors["blk.0.ffn_gate_tid2eid.weight"] = (self.table, Type.I32)
+
+    def clamped(self, x, gate, up, down):
+        return (silu(np.minimum(x @ gate.T, self.LIMIT)) * np.clip(x @ up.T, -self.LIMIT, self.LIMIT)) @ down.T
+
+    def outputs_of(self, x, ids):
+        x = x.astype(np.float64)
+        scores = np.sqrt(np.log1p(np.exp(self.logits(x))))
+        out = self.clamped(x, *(self.values[f"ffn_{part}_shexp.weight"] for part in ("gate", "up", "down")))
+        for token, chosen in enumerate(self.table[ids]):
+            weights = scores[token, chosen] / scores[token, chosen].sum() * self.spec.scale
+            for weight, e in zip(weights, chosen):
+                out[token] += weight * self.clamped(x[token], *(self.parts[part][e] for part in ("gate", "up", "down")))
+        return out
+
+
+def test_deepseek_v4_chooses_experts_by_token_id(tmp_path, start_daemon):
+    spec = Spec("deepseek4", ONE_SHARED | {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5,
+                                           "hash_layer_count": 1, "swiglu_clamp_exp": [2.0], "nextn_predict_layers": 0},
+                scale=1.5, shared=256, model_type="deepseek_v4")
+    model = DeepseekV4(tmp_path, spec, Type.MXFP4)
+    x, ids = model.inputs(TOKENS), np.random.default_rng(4).integers(0, DeepseekV4.VOCABULARY, TOKENS)
+    layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, token_ids=tensor(ids, "I32"))
+    assert layer.needs_token_ids
+    assert error_per_token(values_of(output), model.outputs_of(x, ids)).max() <= BOUNDS["f32"]
+
+
+def test_phimoe_routes_as_its_authors_do(tmp_path, start_daemon):
+    """By sparsemixer, not by the softmax that llama.cpp takes. Both of a token's weights then come from masked softmaxes."""
+    model = Model(tmp_path, Spec("phimoe", width_key="feed_forward_length", norm=True, model_type="phimoe"), Type.Q8_0)
+    x, jitter = model.inputs(TOKENS), 0.01
+    logits, out = model.logits(x), np.zeros((TOKENS, HIDDEN))
+    for token in range(TOKENS):
+        taken = np.zeros(EXPERTS, bool)
+        for _ in range(TOP_K):
+            row = np.where(taken, -np.inf, logits[token])
+            best = int(row.argmax())
+            factor = np.maximum(np.abs(logits[token]), row[best])
+            masked = np.where((row[best] - logits[token]) / factor > 2 * jitter, -np.inf, row)
+            weights = np.exp(masked - row[best])
+            out[token] += model.expert(best, x[token:token + 1].astype(np.float64), weights[best] / weights.sum())[0]
+            taken[best] = True
+    _, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x)
+    assert error_per_token(values_of(output), out).max() <= BOUNDS["f32"]
+
+
+def test_blocks_that_predict_further_tokens_are_not_served(tmp_path, start_daemon):
+    """By their tensors: some files have the key without the blocks."""
+    keys = V3_KEYS | {"nextn_predict_layers": 1}
+    for name, blocks, extra in (("with", 3, ["blk.2.nextn.eh_proj.weight", "blk.2.ffn_down_exps.weight"]), ("without", 2, [])):
+        spec = Spec("glm4moe", keys, layer=1, blocks=blocks, model_type="glm4_moe", **V3)
+        model = Model(tmp_path / name, spec, Type.F16)
+        for tensor_name in extra:
+            model.tensors[tensor_name] = (np.zeros((8, HIDDEN), np.float32), Type.F32)
+        model.write(0)
+        assert served(start_daemon("--compute-dtype", "f32", model=model.path), model).layer == 1
+
+
+COMMIT = "3333333333333333333333333333333333333333"
+
+
+def test_a_file_of_the_hub_cache_by_its_quantisation(tmp_path, start_daemon):
+    repository = tmp_path / "hub" / "models--Acme--Tiny-GGUF"
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    models = {kind: Model(snapshot, QWEN, getattr(Type, kind), name=f"Tiny-{kind}") for kind in ("Q4_K", "Q6_K")}
+    models["Q8_0"] = Model(snapshot / "Q8_0", QWEN, Type.Q8_0, name="Tiny-Q8_0", parts=2)
+    (snapshot / "mmproj-F16.gguf").write_bytes(models["Q4_K"].path.read_bytes())
+    for kind, model in models.items():
+        daemon = start_daemon("--compute-dtype", "f32", model=f"Acme/Tiny-GGUF:{kind.lower()}",
+                              env={"HF_HUB_CACHE": str(tmp_path / "hub")})
+        assert served(daemon, model).quantisation == kind.lower()

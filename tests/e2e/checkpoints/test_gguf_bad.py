@@ -1,0 +1,144 @@
+"""GGUF files that are damaged, inconsistent or of a kind that is not served: exit 65, and the file's own key or tensor in the message."""
+
+import dataclasses
+import struct
+
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from harness.daemon import run_program
+from harness.gguf_models import HIDDEN, Model, Spec
+
+QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
+V3 = Spec("deepseek2", {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_shared_count": 1,
+                        "leading_dense_block_count": 1}, select_bias=True, shared=256, layer=1, blocks=2)
+
+
+def refused(path, *words, options=()):
+    done = run_program("expertd", "--model", str(path), "--listen", "127.0.0.1:0", "--http", "off", *options)
+    assert done.returncode == 65, done.stderr[-900:]
+    for word in words:
+        assert word in done.stderr, f"{word!r} is not in: {done.stderr[-900:]}"
+
+
+def changed(folder, change, spec=QWEN, kinds=Type.Q8_0):
+    return Model(folder, spec, kinds, change={f"{spec.arch}.{key}": value for key, value in change.items()}).path
+
+
+# (specification, changed keys, what the message must say)
+METADATA = {
+    "no experts": (QWEN, {"expert_count": None}, "qwen3moe.expert_count is missing: the model has no experts"),
+    "zero experts": (QWEN, {"expert_count": 0}, "qwen3moe.expert_count is 0: the model has no experts"),
+    "too many experts": (QWEN, {"expert_count": 1 << 20}, "qwen3moe.expert_count is 1048576: expected 1 to 4096"),
+    "experts as a text": (QWEN, {"expert_count": "8"}, "qwen3moe.expert_count is a text: expected a number"),
+    "experts as a fraction": (QWEN, {"expert_used_count": 1.5}, "qwen3moe.expert_used_count is 1.5: expected an integer"),
+    "too many chosen": (QWEN, {"expert_used_count": 9}, "experts"),
+    "no chosen": (QWEN, {"expert_used_count": None}, "qwen3moe.expert_used_count is missing"),
+    "no width": (QWEN, {"expert_feed_forward_length": None}, "qwen3moe.expert_feed_forward_length is missing"),
+    "another width": (QWEN, {"expert_feed_forward_length": 512}, "blk.0.ffn_gate_exps.weight is [8, 256, 256]", "[8, 512, 256]"),
+    "another hidden size": (QWEN, {"embedding_length": 512}, "blk.0.ffn_gate_inp.weight is [8, 256]", "the file's metadata requires"),
+    "no blocks": (QWEN, {"block_count": None}, "qwen3moe.block_count is missing"),
+    "no hidden size": (QWEN, {"embedding_length": None}, "qwen3moe.embedding_length is missing"),
+    "another gating function": (QWEN, {"expert_gating_func": 2}, "qwen3moe.expert_gating_func is 2", "expected 1"),
+    "not normalised": (QWEN, {"expert_weights_norm": False}, "qwen3moe.expert_weights_norm is 0", "expected 1"),
+    "scaled": (QWEN, {"expert_weights_scale": 2.5}, "qwen3moe.expert_weights_scale is 2.5", "expected 0|1"),
+    "groups": (QWEN, {"expert_group_count": 4}, "qwen3moe.expert_group_count is 4"),
+    "a key of another architecture": (QWEN, {"expert_group_scale": 0.05}, "qwen3moe.expert_group_scale is 0.05",
+                                      "ignoring it could change the outputs"),
+    "only further blocks": (QWEN, {"nextn_predict_layers": 1}, "qwen3moe.block_count is 1 and qwen3moe.nextn_predict_layers is 1"),
+    "an infinite scale": (V3, {"expert_weights_scale": float("inf")}, "deepseek2.expert_weights_scale is not a finite number"),
+    "a negative scale": (V3, {"expert_weights_scale": -1.0}, "deepseek2.expert_weights_scale is -1: expected a positive number"),
+    "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
+    "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
+    "a dense layer with experts": (V3, {"leading_dense_block_count": 2}, "the file's metadata says that layer 1 is dense"),
+    "a layer without experts": (V3, {"leading_dense_block_count": 0}, "the file's metadata says that layer 0 holds experts",
+                                "blk.0.ffn_down_exps"),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata(name, tmp_path):
+    spec, change, *words = METADATA[name]
+    refused(changed(tmp_path, change, spec), "model.gguf: ", *words)
+
+
+def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
+    refused(Model(tmp_path / "a", dataclasses.replace(QWEN, arch="qwen9moe")).path, "general.architecture is qwen9moe", "qwen3moe",
+            "gpt-oss")
+    refused(Model(tmp_path / "b", QWEN, change={"general.type": "mmproj"}).path, "general.type is mmproj")
+
+
+def with_tensors(folder, change, spec=QWEN, kinds=Type.Q8_0):
+    """A model whose tensors {name: (array, type)} were changed."""
+    model = Model(folder, spec, kinds)
+    change(model.tensors)
+    model.write(0)
+    return model.path
+
+
+def test_tensors(tmp_path):
+    down = "blk.0.ffn_down_exps.weight"
+    path = with_tensors(tmp_path / "a", lambda tensors: tensors.pop(down))
+    refused(path, f"tensor {down} is missing; the file's metadata (qwen3moe.expert_count 8")
+    path = with_tensors(tmp_path / "none", lambda tensors: [tensors.pop(name) for name in list(tensors) if "_exps" in name])
+    refused(path, "no layer holds experts", "blk.N.ffn_down_exps")
+    path = with_tensors(tmp_path / "b", lambda tensors: tensors.pop("blk.0.ffn_up_exps.weight"))
+    refused(path, "tensor blk.0.ffn_up_exps.weight is missing")
+    path = with_tensors(tmp_path / "c", lambda tensors: tensors.pop("blk.0.ffn_gate_inp.weight"))
+    refused(path, "tensor blk.0.ffn_gate_inp.weight is missing")
+    for extra in ("exp_probs_b.bias", "ffn_gate_inp.bias", "ffn_down_exps.bias", "ffn_up_exps.scale", "ffn_up_shexp.weight",
+                  "ffn_gate_inp_shexp.weight"):
+        path = with_tensors(tmp_path / extra, lambda tensors, name=extra: tensors.update(
+            {f"blk.0.{name}": tensors["blk.0.ffn_norm.weight"]}))
+        refused(path, f"tensor blk.0.{extra} is in the MoE block")
+    path = with_tensors(tmp_path / "d", lambda tensors: tensors.update(
+        {"blk.0.ffn_gate_inp.weight": (tensors["blk.0.attn_q.weight"][0][:8], Type.Q4_0)}))
+    refused(path, "tensor blk.0.ffn_gate_inp.weight is Q4_0: expected F32, F16 or BF16")
+
+
+@pytest.mark.parametrize("kind", [Type.IQ2_XXS, Type.IQ3_S, Type.IQ1_M, Type.TQ1_0, Type.Q8_K], ids=lambda kind: kind.name)
+def test_types_that_are_not_served_are_named(kind, tmp_path):
+    import gguf
+    import numpy as np
+    elements, block = gguf.GGML_QUANT_SIZES[kind]
+    zeros = np.zeros((8, 256, HIDDEN // elements * block), np.uint8)
+    path = with_tensors(tmp_path, lambda tensors: tensors.update({"blk.0.ffn_up_exps.weight": (zeros, kind)}))
+    refused(path, f"tensor blk.0.ffn_up_exps.weight is {kind.name}, which is not served", "another quantisation", "Q4_K")
+
+
+def test_parts(tmp_path):
+    first = Model(tmp_path, QWEN, Type.Q8_0, parts=3).path
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) == 3
+    refused(parts[1], "split.no is 1: this is a later part of the model; name the first, -00001-of-00003.gguf")
+    renamed = tmp_path / "other.gguf"
+    first.rename(renamed)
+    refused(renamed, "split.count is 3, but the name does not end in -00001-of-00003.gguf")
+    renamed.rename(first)
+    third = parts[2].read_bytes()
+    parts[2].unlink()
+    refused(first, f"{parts[2]}, part 3 of 3 of the model, does not exist: download it")
+    parts[2].write_bytes(parts[1].read_bytes())
+    refused(first, "split.no is 1 and split.count is 3, but by its name it is part 3 of 3")
+    parts[2].write_bytes(third[:-100])
+    refused(first, parts[2].name, "the file is truncated")
+
+
+def test_a_folder_of_several_models_names_them(tmp_path):
+    for kind in ("Q8_0", "Q4_0"):
+        Model(tmp_path, QWEN, getattr(Type, kind), name=f"tiny-{kind}")
+    refused(tmp_path, "holds several models", "tiny-Q4_0.gguf", "tiny-Q8_0.gguf", "name one of the files")
+
+
+def test_containers(tmp_path):
+    path = Model(tmp_path, QWEN, Type.Q8_0).path
+    data = path.read_bytes()
+    for cut in (0, 3, 7, 20, 100, len(data) // 2, len(data) - 40):
+        path.write_bytes(data[:cut])
+        refused(path, "model.gguf: ")
+    path.write_bytes(data[:4] + struct.pack(">I", 3) + data[8:])
+    refused(path, "the file is big-endian")
+    path.write_bytes(data[:4] + struct.pack("<I", 1) + data[8:])
+    refused(path, "GGUF version 1 is not supported")
+    path.write_bytes(data[:8] + struct.pack("<Q", 1 << 60) + data[16:])
+    refused(path, "the header claims 1152921504606846976 tensors")
