@@ -81,7 +81,7 @@ static void a_saved_tensor_opens_again(void **state) {
 static void a_missing_tensor_lists_the_existing_ones(void **state) {
     (void)state;
     const char *path = in_folder("two.safetensors");
-    struct safetensors_entry entries[] = {{"first", F32_2X2}, {"second", F32_2X2}};
+    struct safetensors_entry entries[] = {{.name = "first", .view = F32_2X2}, {.name = "second", .view = F32_2X2}};
     struct tensor_file file;
     assert_false(err_is(safetensors_write(path, entries, 2)));
     assert_refused(tensor_file_open(path, EXPERTD_DTYPE_NONE, &file), EXPERTD_ERR_CHECKPOINT, "first, second");
