@@ -12,10 +12,10 @@
 
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/checkpoint_state.h"
-#include "expert/checkpoint/folder_kind.h"
-#include "expert/checkpoint/gguf_parts.h"
 #include "expert/checkpoint/quantisation_source.h"
-#include "expert/checkpoint/weight_files.h"
+#include "expert/files/folder_kind.h"
+#include "expert/files/gguf_parts.h"
+#include "expert/files/weight_files.h"
 
 static const char CONFIG_NAME[] = "config.json";
 static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use

@@ -6,7 +6,7 @@
 #include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/checkpoint_state.h"
-#include "expert/checkpoint/folder_kind.h"
+#include "expert/files/folder_kind.h"
 
 static bool begins_with(const char *name, const char *prefix) {
     return strncmp(name, prefix, strlen(prefix)) == 0;

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "base/safetensors.h"
-#include "expert/checkpoint/weight_files.h"
+#include "expert/files/weight_files.h"
 
 enum file_state { FILE_NOT_READ, FILE_READ, FILE_FAILED };
 

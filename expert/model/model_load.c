@@ -8,7 +8,7 @@
 
 #include "base/printable.h"
 #include "expert/checkpoint/checkpoint.h"
-#include "expert/checkpoint/hub.h"
+#include "expert/files/hub.h"
 #include "expert/model/loader.h"
 #include "expert/quantised/quantise.h"
 #include "expert/supply/checkpoint_supply.h"

@@ -116,18 +116,19 @@ static uint64_t groups_of_shape(const struct take *t) {
     return shape.rank == 2 ? shape.dims[!n_major] : 0;
 }
 
-// Without a group size, are the groups surely of one size? Groups of 128 with a short last one may be as many as groups of 96.
-static bool are_equal_groups(const struct take *t, uint64_t groups) {
-    uint64_t k = t->module->k, equal = k / groups;
-    if (k % groups != 0) {
-        return false;
+// The size of the groups, if the shape of the scales tells it; 0: it does not. Groups of 128 with a short last one may be as many
+// as groups of 96.
+static uint64_t equal_groups(const struct take *t) {
+    uint64_t k = t->module->k, groups = groups_of_shape(t), equal = groups ? k / groups : 0;
+    if (groups == 0 || k % groups != 0) {
+        return 0;
     }
     for (uint64_t usual = 16; (t->format->scale_layouts & SCALES_SHORT) && usual < k; usual *= 2) {
         if (usual != equal && take_ceiling(k, usual) == groups && (equal & (equal - 1)) != 0) {
-            return false;
+            return 0;
         }
     }
-    return true;
+    return equal;
 }
 
 static enum expertd_dtype scale_dtype(const struct take *t) {
@@ -137,7 +138,7 @@ static enum expertd_dtype scale_dtype(const struct take *t) {
 
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
 static bool spans(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
-    uint64_t k = t->module->k, fixed = t->format->scale_k, groups = groups_of_shape(t);
+    uint64_t fixed = t->format->scale_k;
     if (fixed || (setting->group_k && setting->group_k != QUANTISATION_ALL_K)) {
         return (!fixed || !setting->group_k || setting->group_k == fixed) && spans_groups(t, fixed ? fixed : setting->group_k, out);
     }
@@ -147,8 +148,7 @@ static bool spans(const struct take *t, const struct quantisation_setting *setti
     if (setting->block_n) {
         return spans_blocks(t, setting->block_n, setting->block_k, out);
     }
-    return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) ||
-           (are_equal_groups(t, groups) && spans_groups(t, k / groups, out)) ||
+    return spans_all(t, out) || spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, out) || spans_groups(t, equal_groups(t), out) ||
            (scale_dtype(t) == EXPERTD_DTYPE_F8_E8M0 && spans_groups(t, MX_GROUP, out));
 }
 

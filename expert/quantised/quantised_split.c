@@ -34,6 +34,7 @@ static FALLIBLE take_rows_of_scales(size_t first, size_t step, struct quantised_
         m->scales = (const char *)m->scales + before * expertd_dtype_size(m->format.scale);
         m->scale_restart = first = 0;
     }
+    INVARIANT(m->scale_columns > 0);
     size_t columns = m->scale_columns, row = first, by_row = columns == 1 ? step : 1;
     if (columns > 1 && columns % step != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "every %zu-th row is taken of blocks of %zu rows of scales: store gate and up separately",

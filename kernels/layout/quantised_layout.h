@@ -50,16 +50,16 @@ static inline unsigned quantised_plain_shift(size_t k) {
 void quantised_mark_special(const struct expertd_quantised_format *format, size_t k, void *panel);
 
 struct quantised_layout {
-    size_t scale_k;      // k of a scale group
-    size_t scales;       // scale groups along K
-    size_t line_k;       // k of a line of codes: 8 or 4
-    size_t codes;        // bytes of a scale group's codes (all scale groups but the last)
-    size_t stride;       // bytes from one scale group's codes to the next one's
-    size_t scale_size;   // bytes of a scale group's scales, a multiple of 64
-    size_t supers;       // bytes of all super scales
-    size_t super_size;   // bytes of those of EXPERTD_SUPER_K k; 0: none
-    size_t super_scales; // scale groups of EXPERTD_SUPER_K k
-    size_t zeros_size;   // bytes of its zero points or minima, a multiple of 64; 0: none
+    size_t scale_k;       // k of a scale group
+    size_t scales;        // scale groups along K
+    size_t line_k;        // k of a line of codes: 8 or 4
+    size_t codes;         // bytes of a scale group's codes (all scale groups but the last)
+    size_t stride;        // bytes from one scale group's codes to the next one's
+    size_t scale_size;    // bytes of a scale group's scales, a multiple of 64
+    size_t supers;        // bytes of all super scales
+    size_t super_size;    // bytes of those of EXPERTD_SUPER_K k; 0: none
+    unsigned super_shift; // log2 of the scale groups of EXPERTD_SUPER_K k
+    size_t zeros_size;    // bytes of its zero points or minima, a multiple of 64; 0: none
 };
 
 static inline bool code_has_4_bits(enum expertd_weight_code code) {
@@ -86,7 +86,7 @@ static inline struct quantised_layout quantised_layout(const struct expertd_quan
     layout.stride = layout.codes + layout.scale_size + layout.zeros_size;
     if (format->scale == EXPERTD_DTYPE_I8 && format->scale_k > 0) {
         layout.super_size = format->minima ? 2 * QUANTISED_SUPER : QUANTISED_SUPER;
-        layout.super_scales = EXPERTD_SUPER_K / layout.scale_k;
+        layout.super_shift = (unsigned)__builtin_ctzll(EXPERTD_SUPER_K / format->scale_k);
         layout.supers = (k + EXPERTD_SUPER_K - 1) / EXPERTD_SUPER_K * layout.super_size;
     }
     return layout;
@@ -112,7 +112,7 @@ static inline size_t quantised_codes_at(const struct quantised_layout *layout, s
 // The byte offset of the super scales of scale group g, from the panel's start; those of minima follow. The layout has super
 // scales.
 static inline size_t quantised_supers_at(const struct quantised_layout *layout, size_t g) {
-    return QUANTISED_HEADER + g / layout->super_scales * layout->super_size;
+    return QUANTISED_HEADER + (g >> layout->super_shift) * layout->super_size;
 }
 
 static inline size_t quantised_scales_at(const struct quantised_layout *layout, size_t g, size_t k) {

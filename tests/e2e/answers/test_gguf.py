@@ -7,6 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
+from harness.daemon import run_program
 from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, TOP_K, Model, Spec, silu
 from harness.paths import SANITIZER
 from harness.tensors import error_per_token, rows_of, tensor, values_of
@@ -41,6 +42,19 @@ def test_every_type(kind, tmp_path, start_daemon):
         assert error_per_token(values_of(output), wanted).max() <= bound, setup
         ids.add(layer.weights_id)
     assert len(ids) == 1, "weights_id must not depend on the compute dtype or --widen"
+
+
+@pytest.mark.parametrize("kind", (Type.Q4_K, Type.Q6_K, Type.IQ4_XS), ids=lambda kind: kind.name)
+def test_gpus_serve_all_but_minima(kind, tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, kind)
+    options = ("--device", "sim:2", "--compute-dtype", "bf16")
+    if kind == Type.Q4_K:
+        done = run_program("expertd", "--model", model.path, "--listen", f"unix:{tmp_path}/s", "--http", "off", *options)
+        assert "layer 0: its weights have minima beside their scales, which GPUs do not compute: serve them with --widen" in done.stderr
+        options += ("--widen",)
+    x = model.inputs(TOKENS)
+    _, output = answer(start_daemon(*options, model=model.path), x)
+    assert error_per_token(values_of(output), model.outputs(x)).max() <= BOUNDS["widened"]
 
 
 SOFTMAX, SIGMOID, OF_CHOSEN = ({"expert_gating_func": number} for number in (1, 2, 3))

@@ -7,8 +7,8 @@ import pytest
 from harness import fused as fused_harness
 from harness import quantised as quantised_harness
 from harness.fused import Fused, FusedCheckpoint, bare, underscored
-from harness.quantised import (BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, VARIANTS, AWQ, QuantisedCheckpoint, Variant, awq, compressed, fp4, fp8, gptq,
-                               int_quantized, mlx_mx, pack_quantized, quark)
+from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, VARIANTS, QuantisedCheckpoint, Variant, awq, compressed,
+                               fp4, fp8, gptq, int_quantized, mlx_mx, pack_quantized, quark)
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 24
@@ -66,7 +66,8 @@ QUARK = {"quant_method": "quark", "global_quant_config": {
 METHODS = {
     "auto_round_as_gptq": Variant("int4_group32_zero", AUTO_ROUND | {"sym": False, "packing_format": "auto_round:auto_gptq"},
                                   without(".g_idx", gptq(4, 32))),
-    "auto_round_as_gptq_of_8_bits": Variant("int8_group32_zero", AUTO_ROUND | {"bits": 8, "sym": False, "packing_format": "auto_round:gptq"},
+    "auto_round_as_gptq_of_8_bits": Variant("int8_group32_zero",
+                                            AUTO_ROUND | {"bits": 8, "sym": False, "packing_format": "auto_round:gptq"},
                                             gptq(8, 32)),
     "auto_round_with_zero_points_in_full": Variant("int4_group32_zero", AUTO_ROUND | {"sym": False, "backend": "auto_round:exllamav2"},
                                                    gptq(4, 32, in_full=True)),
@@ -84,8 +85,9 @@ METHODS = {
     "fp8_beside_scale": Variant("fp8_block128", MODELOPT, fp8(".scale", "F8_E8M0", (128, 128))),
     "int8_under_fp8": Variant("int8_channel", FP8, int_quantized()),
     "quark_uint4": Variant("int4_group32_zero", QUARK | {"export": {"pack_method": "reorder"}}, quark(32)),
-    "quark_int4_in_order": Variant("int4_group32_zero", {"quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
-        "weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 32, "symmetric": True}}}, quark(32, True, False)),
+    "quark_int4_in_order": Variant("int4_group32_zero", {
+        "quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
+            "weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 32, "symmetric": True}}}, quark(32, True, False)),
     "quark_int4_without_zero_points": Variant("int4_group32", {
         "quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
             "weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 32, "symmetric": True}}},

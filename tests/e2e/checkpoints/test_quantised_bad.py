@@ -102,8 +102,7 @@ REFUSED = {
     "zero_points_of_one_missing": ("compressed_int4_asymmetric", remove(f"{LAST}.weight_zero_point"),
                                    ["config_groups.group_0.weights.symmetric is false", f"{LAST}.weight_zero_point"]),
     "zero_points_of_up_missing": ("compressed_int4_asymmetric", remove(f"{GATE.replace('gate', 'up')}.weight_zero_point"),
-                                  ["config_groups.group_0.weights.symmetric is false",
-                                   f"{GATE.replace('gate', 'up')}.weight_zero_point"]),
+                                  ["config_groups.group_0.weights.symmetric is false", "experts.0.up_proj.weight_zero_point"]),
     "global_scale_missing": ("modelopt_nvfp4", remove(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),

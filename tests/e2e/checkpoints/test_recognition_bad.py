@@ -26,13 +26,16 @@ def refused(checkpoint, *words):
 
 def stored(tensors):
     """A format of these tensors, {suffix: (dtype, shape)}. Shape None: the weight's."""
-    return lambda w, random: ({suffix: (dtype, np.ones(w.shape if shape is None else shape)) for suffix, (dtype, shape) in tensors.items()}, w)
+    ones = lambda w: {suffix: (dtype, np.ones(w.shape if shape is None else shape)) for suffix, (dtype, shape) in tensors.items()}
+    return lambda w, random: (ones(w), w)
 
 
 # The tensors of each quantiser's matrix, with shapes that its own code gives.
 FOREIGN = {
-    "mlx": ({".weight": ("U32", (8, 4)), ".scales": ("F16", (8, 1)), ".biases": ("F16", (8, 1))}, [".biases", "MLX", "original checkpoint"]),
-    "bitsandbytes_nf4": ({".weight": ("U8", (64, 1)), ".weight.absmax": ("U8", (2,)), ".weight.quant_map": ("F32", (16,))}, ["bitsandbytes"]),
+    "mlx": ({".weight": ("U32", (8, 4)), ".scales": ("F16", (8, 1)), ".biases": ("F16", (8, 1))},
+            [".biases", "MLX", "original checkpoint"]),
+    "bitsandbytes_nf4": ({".weight": ("U8", (64, 1)), ".weight.absmax": ("U8", (2,)), ".weight.quant_map": ("F32", (16,))},
+                         ["bitsandbytes"]),
     "bitsandbytes_int8": ({".weight": ("I8", None), ".SCB": ("F32", (4,)), ".weight_format": ("U8", ())}, ["bitsandbytes"]),
     "aqlm": ({".codes": ("I8", (4, 4, 2)), ".codebooks": ("F16", (2, 4, 1, 8)), ".scales": ("F16", (4, 1, 1, 1))}, ["AQLM"]),
     "hqq": ({".W_q": ("U8", (8, 8)), ".scale": ("F16", (8, 1)), ".zero": ("F16", (8, 1))}, ["HQQ"]),
@@ -77,7 +80,8 @@ MODIFIERS = {
 @pytest.mark.parametrize("suffix", MODIFIERS)
 def test_tensors_that_change_the_meaning_of_codes_are_named(suffix, tmp_path):
     quantise = changed(BLOCKS_OF_128, {suffix: ("F32", np.ones(4))})
-    refused(QuantisedCheckpoint(tmp_path / "model", Variant("", BLOCKS, quantise)), f"{GATE}{suffix}", MODIFIERS[suffix], "take a checkpoint")
+    refused(QuantisedCheckpoint(tmp_path / "model", Variant("", BLOCKS, quantise)), f"{GATE}{suffix}", MODIFIERS[suffix],
+            "take a checkpoint")
 
 
 def reshaped(quantise, shape):
@@ -97,12 +101,15 @@ REFUSED = {
     "gptq_packed_as_awq": (AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, gptq(4, 32),
                            [f"{GATE}.qweight", "packing_format", "auto_round:auto_awq", "means AWQ"]),
     "gptq_of_3_bits": (GPTQ | {"bits": 3}, reshaped(gptq(4, 32), lambda n, k: (k * 3 // 32, n)), [f"{GATE}.qweight", "GPTQ with 3 bits"]),
-    "gptq_of_2_bits": (AUTO_ROUND | {"bits": 2}, reshaped(gptq(4, 32), lambda n, k: (k * 2 // 32, n)), [f"{GATE}.qweight", "GPTQ with 2 bits"]),
+    "gptq_of_2_bits": (AUTO_ROUND | {"bits": 2}, reshaped(gptq(4, 32), lambda n, k: (k * 2 // 32, n)),
+                       [f"{GATE}.qweight", "GPTQ with 2 bits"]),
     "gptq_for_marlin": (GPTQ, reshaped(gptq(4, 32), lambda n, k: (k // 16, n * 2)), [f"{GATE}.qweight", "repacked for Marlin"]),
     "awq_gemv": (AWQ | {"group_size": 32}, reshaped(awq(32), lambda n, k: (n, k // 8)), [f"{GATE}.qweight", "GEMV"]),
-    "awq_of_another_kernel": (AWQ | {"group_size": 32, "format": "gemv_fast"}, awq(32), ["quantization_config.format", "gemv_fast", "gemm"]),
+    "awq_of_another_kernel": (AWQ | {"group_size": 32, "format": "gemv_fast"}, awq(32),
+                              ["quantization_config.format", "gemv_fast", "gemm"]),
     "fp8_of_a_method_with_other_codes": (FP8 | {"quant_method": "torchao"}, BLOCKS_OF_128, [f"{GATE}.weight", "FP8", "torchao"]),
-    "quark_without_its_config": ({"quant_method": "quark"}, quark(32), [f"{GATE}.weight", "global_quant_config.weight.dtype", "uint4 or int4"]),
+    "quark_without_its_config": ({"quant_method": "quark"}, quark(32),
+                                 [f"{GATE}.weight", "global_quant_config.weight.dtype", "uint4 or int4"]),
     "quark_in_another_order": ({"quant_method": "quark", "export": {"pack_method": "sorted"}, "global_quant_config": {
         "weight": {"dtype": "uint4", "group_size": 32}}}, quark(32), ["export.pack_method", "sorted"]),
     "quark_with_two_signs": ({"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
@@ -126,7 +133,8 @@ def test_a_fused_pair_of_two_orientations_is_refused(tmp_path):
 
 
 def test_a_global_scale_of_another_number_of_experts_is_refused(tmp_path):
-    fused = FusedCheckpoint(tmp_path / "fused", Fused("", copy.deepcopy(VARIANTS["modelopt_nvfp4"].config), VARIANTS["modelopt_nvfp4"].quantise))
+    nvfp4 = VARIANTS["modelopt_nvfp4"]
+    fused = FusedCheckpoint(tmp_path / "fused", Fused("", copy.deepcopy(nvfp4.config), nvfp4.quantise))
     fused.tensors[f"{MODULE}.gate_up_proj.weight_scale_2"] = ("F32", np.ones(EXPERTS + 1))
     refused(fused, f"{MODULE}.gate_up_proj.weight_scale_2", f"[{EXPERTS + 1}]", "one number per expert")
 

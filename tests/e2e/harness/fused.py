@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from .quantised import EXPERTS, HIDDEN, LAYER, WIDTH, QuantisedCheckpoint, Variant
+from .quantised import EXPERTS, LAYER, WIDTH, QuantisedCheckpoint, Variant
 
 DOTTED = lambda suffix: suffix  # gate_up_proj.weight_scale
 

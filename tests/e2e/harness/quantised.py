@@ -14,8 +14,8 @@ from .tensors import F8_VALUES, bf16_bits, bf16_values
 
 HIDDEN, WIDTH, EXPERTS, TOP_K, LAYER = 192, 160, 5, 2, 0
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
-SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "F4": "u1", "U8": "u1", "I8": "i1", "I16": "<i2",
-         "I32": "<i4", "U32": "<u4", "I64": "<i8"}
+SIZES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1", "F4": "u1",
+         "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 
 
 # ---- elements

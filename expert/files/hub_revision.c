@@ -1,4 +1,4 @@
-#include "expert/checkpoint/hub_revision.h"
+#include "expert/files/hub_revision.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/regular_file.h"
-#include "expert/checkpoint/folder_kind.h"
+#include "expert/files/folder_kind.h"
 
 enum { COMMIT_BYTES_MAX = 256, SHORT_COMMIT_MIN = 4 };
 static const char MAIN[] = "main";

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/folder_kind.h"
+#include "expert/files/folder_kind.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/weight_files.h"
+#include "expert/files/weight_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "base/regular_file.h"
-#include "expert/checkpoint/folder_kind.h"
-#include "expert/checkpoint/numbered_files.h"
+#include "expert/files/folder_kind.h"
+#include "expert/files/numbered_files.h"
 
 const char WEIGHT_FILES_SINGLE[] = "model.safetensors";
 const char WEIGHT_FILES_INDEX[] = "model.safetensors.index.json";

@@ -1,7 +1,7 @@
 // Finds and opens the GGUF files of a model: one file, or the parts of a split, FILE-00001-of-00003.gguf and so on. The first
-// file's metadata becomes the configuration. Private to expert/checkpoint/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_GGUF_PARTS_H
-#define EXPERTD_EXPERT_CHECKPOINT_GGUF_PARTS_H
+// file's metadata becomes the configuration. Private to expert/.
+#ifndef EXPERTD_EXPERT_FILES_GGUF_PARTS_H
+#define EXPERTD_EXPERT_FILES_GGUF_PARTS_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/hub.h"
+#include "expert/files/hub.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "base/suggest.h"
-#include "expert/checkpoint/folder_kind.h"
-#include "expert/checkpoint/gguf_parts.h"
-#include "expert/checkpoint/hub_revision.h"
+#include "expert/files/folder_kind.h"
+#include "expert/files/gguf_parts.h"
+#include "expert/files/hub_revision.h"
 
 // A model of the hub: "ORG/NAME" or "ORG/NAME@REVISION".
 struct hub_model {

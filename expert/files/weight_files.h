@@ -1,14 +1,14 @@
 // Decides which files of a folder hold the weights: those of model.safetensors.index.json, model.safetensors, or a complete set of
-// numbered shards. Opens no weights. One owner. Private to expert/checkpoint/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_WEIGHT_FILES_H
-#define EXPERTD_EXPERT_CHECKPOINT_WEIGHT_FILES_H
+// numbered shards. Opens no weights. One owner. Private to expert/.
+#ifndef EXPERTD_EXPERT_FILES_WEIGHT_FILES_H
+#define EXPERTD_EXPERT_FILES_WEIGHT_FILES_H
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
-#include "expert/checkpoint/shard_index.h"
+#include "expert/files/shard_index.h"
 
 extern const char WEIGHT_FILES_SINGLE[]; // "model.safetensors"
 extern const char WEIGHT_FILES_INDEX[];  // "model.safetensors.index.json"

@@ -1,6 +1,6 @@
 // From the name of a model to its folder.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_HUB_H
-#define EXPERTD_EXPERT_CHECKPOINT_HUB_H
+#ifndef EXPERTD_EXPERT_FILES_HUB_H
+#define EXPERTD_EXPERT_FILES_HUB_H
 
 #include <stddef.h>
 

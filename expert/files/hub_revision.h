@@ -1,7 +1,7 @@
 // From a repository in the local Hugging Face cache and a revision to the snapshot's folder. Pure, apart from reading folders.
-// Private to expert/checkpoint/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_HUB_REVISION_H
-#define EXPERTD_EXPERT_CHECKPOINT_HUB_REVISION_H
+// Private to expert/files/.
+#ifndef EXPERTD_EXPERT_FILES_HUB_REVISION_H
+#define EXPERTD_EXPERT_FILES_HUB_REVISION_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/gguf_parts.h"
+#include "expert/files/gguf_parts.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "expert/checkpoint/hub.h"
+#include "expert/files/hub.h"
 
 static char cache[64];
 

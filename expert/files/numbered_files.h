@@ -1,7 +1,7 @@
 // Shards whose names carry their number, such as model-00002-of-00005.safetensors, in a folder without an index. Pure, apart from
-// reading the folder; one owner. Private to expert/checkpoint/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_NUMBERED_FILES_H
-#define EXPERTD_EXPERT_CHECKPOINT_NUMBERED_FILES_H
+// reading the folder; one owner. Private to expert/files/.
+#ifndef EXPERTD_EXPERT_FILES_NUMBERED_FILES_H
+#define EXPERTD_EXPERT_FILES_NUMBERED_FILES_H
 
 #include <limits.h>
 #include <stddef.h>

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "expert/checkpoint/checkpoint.h"
-#include "expert/checkpoint/folder_kind.h"
+#include "expert/files/folder_kind.h"
 #include "tests/unit/expert/checkpoint/checkpoint_builder.h"
 
 static char folder[64];

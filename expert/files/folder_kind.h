@@ -1,7 +1,7 @@
 // Recognises folders and files that people give in the place of a checkpoint: adapters, other formats, unfinished downloads, parts
 // of a Hugging Face cache. Reads names only, no contents. Pure, apart from reading folders; any thread. Private to expert/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_FOLDER_KIND_H
-#define EXPERTD_EXPERT_CHECKPOINT_FOLDER_KIND_H
+#ifndef EXPERTD_EXPERT_FILES_FOLDER_KIND_H
+#define EXPERTD_EXPERT_FILES_FOLDER_KIND_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/shard_index.h"
+#include "expert/files/shard_index.h"
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 // model.safetensors.index.json: the file that holds each tensor. Only parses the text; nothing in it is trusted, and total_size is
-// ignored. Pure functions; one owner. Private to expert/checkpoint/.
-#ifndef EXPERTD_EXPERT_CHECKPOINT_SHARD_INDEX_H
-#define EXPERTD_EXPERT_CHECKPOINT_SHARD_INDEX_H
+// ignored. Pure functions; one owner. Private to expert/.
+#ifndef EXPERTD_EXPERT_FILES_SHARD_INDEX_H
+#define EXPERTD_EXPERT_FILES_SHARD_INDEX_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "expert/checkpoint/numbered_files.h"
+#include "expert/files/numbered_files.h"
 
 #include <dirent.h>
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "expert/checkpoint/shard_index.h"
+#include "expert/files/shard_index.h"
 
 static const char SUFFIX[] = ".safetensors", OF[] = "-of-";
 enum { DIGITS_MAX = 6 };
