@@ -19,7 +19,7 @@ struct row {
 #define ADAPTER                                                                                                                    \
     "it is a LoRA adapter, not a model", "merge it into its base model first (in peft: merge_and_unload), and serve the result"
 #define UNFINISHED "a download is under way or was interrupted", "finish it first (`hf download` resumes it)"
-#define GGUF "it is no GGUF model's first part", "name the model's file, of a model in several parts the first, -00001-of-..."
+#define GGUF "it is of a GGUF model", "name the model's file, of a model in several parts the first, -00001-of-..."
 #define VENDOR(name)                                                                                                               \
     "it is in the own form of " name,                                                                                              \
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
