@@ -51,14 +51,24 @@ static FALLIBLE check_totals(const struct checkpoint *c, const struct shard_file
     return OK;
 }
 
-// A file that is another file under a second name would be read twice, and a thousand names could exhaust memory.
-static FALLIBLE check_identity(const struct checkpoint *c, struct shard_file *file) {
+// Remembers which file it is and when it was changed; false: it cannot be found.
+static bool remember(struct shard_file *file) {
     struct stat status;
     if (stat(file->path, &status) != 0) {
-        return OK; // opening it reports the error
+        return false;
     }
     file->device = status.st_dev;
     file->inode = status.st_ino;
+    file->bytes = status.st_size;
+    file->changed = status.st_mtim;
+    return true;
+}
+
+// A file that is another file under a second name would be read twice, and a thousand names could exhaust memory.
+static FALLIBLE check_identity(const struct checkpoint *c, struct shard_file *file) {
+    if (!remember(file)) {
+        return OK; // opening it reports the error
+    }
     for (size_t i = 0; i < c->names.count; i++) {
         const struct shard_file *other = &c->files[i];
         if (other->state == FILE_READ && other->device == file->device && other->inode == file->inode) {
@@ -226,7 +236,11 @@ static FALLIBLE take_part(struct checkpoint *c, struct safetensors *part) {
     c->read_count++;
     c->header_bytes += file->shard.header_bytes;
     c->tensors += file->shard.count;
-    return *name && file->path ? OK : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
+    if (!*name || !file->path) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a path");
+    }
+    (void)remember(file);
+    return OK;
 }
 
 static FALLIBLE take_parts(struct checkpoint *c, struct gguf_parts *parts) {

@@ -51,6 +51,10 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix);
 // two files hold it and no index tells which of them counts. Call after checkpoint_read of the same or a shorter prefix.
 FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *prefix);
 
+// EXPERTD_ERR_CHECKPOINT: a file was written since it was read, so that its tensors may be of two versions. A file that was
+// replaced is no error: the old one is still mapped.
+FALLIBLE checkpoint_check_unchanged(const struct checkpoint *checkpoint);
+
 const char *checkpoint_path(const struct checkpoint *checkpoint); // the folder, as given to checkpoint_open
 const struct config *checkpoint_config(const struct checkpoint *checkpoint);
 bool checkpoint_is_gguf(const struct checkpoint *checkpoint);

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "expert/checkpoint/checkpoint.h"
 #include "expert/checkpoint/checkpoint_notes.h"
@@ -117,4 +118,21 @@ void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix)
             checkpoint->noted_unlisted = true;
         }
     }
+}
+
+FALLIBLE checkpoint_check_unchanged(const struct checkpoint *checkpoint) {
+    for (size_t f = 0; f < checkpoint->names.count; f++) {
+        const struct shard_file *file = &checkpoint->files[f];
+        struct stat now;
+        bool is_same = file->state == FILE_READ && file->inode != 0 && stat(file->path, &now) == 0 && now.st_dev == file->device &&
+                       now.st_ino == file->inode;
+        if (is_same && (now.st_size != file->bytes || now.st_mtim.tv_sec != file->changed.tv_sec ||
+                        now.st_mtim.tv_nsec != file->changed.tv_nsec)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s was written while it was read: do not change a checkpoint that is being loaded; start again when it is "
+                 "complete",
+                 file->path);
+        }
+    }
+    return OK;
 }

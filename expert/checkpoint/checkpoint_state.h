@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "base/safetensors.h"
 #include "expert/files/weight_files.h"
@@ -21,6 +22,8 @@ struct shard_file {
     enum file_state state;
     dev_t device; // with the inode, identifies a file that was read independently of its name
     ino_t inode;
+    off_t bytes; // with the time of change, before it was read
+    struct timespec changed;
     struct safetensors shard;
     struct err_copy *failure; // FILE_FAILED
 };

@@ -220,6 +220,12 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     return OK;
 }
 
+// Adds the file and the tensor to an error.
+static err_t name_on_error(const struct supply *supply, const struct supply_matrix *m, err_t e) {
+    const struct safetensors_entry *tensor = err_is(e) ? supply_tensor_of(supply, m) : NULL;
+    return tensor ? err_context(e, "%s: tensor %s", supply_file_of(supply, tensor), tensor->name) : e;
+}
+
 // The item's tensors [first, end).
 static FALLIBLE load_tensors(struct load *load, const struct load_item *item, int first, int end, struct digest *digest) {
     const struct layer_tensors *tensors = &load->supply->layers[item->layer];
@@ -227,7 +233,7 @@ static FALLIBLE load_tensors(struct load *load, const struct load_item *item, in
         struct supply_matrix m;
         enum supply_tensor tensor = (enum supply_tensor)t;
         if (supply_fetch(load->supply, tensors, item->expert, tensor, item->staging, &m)) {
-            TRY_IN(load_tensor(load, item, tensor, &m, digest), "%s", tensor_text(tensor));
+            TRY_IN(name_on_error(load->supply, &m, load_tensor(load, item, tensor, &m, digest)), "%s", tensor_text(tensor));
         }
     }
     return OK;
@@ -385,6 +391,7 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
         return err_restore(&load.error);
     }
     INVARIANT(atomic_load(&load.done_bytes) == load.all_bytes);
+    TRY(supply_finish(supply));
     name_odd_tensors(&load, model);
     if (options->progress) {
         options->progress(options->progress_context, load.all_bytes, load.all_bytes);

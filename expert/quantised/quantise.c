@@ -116,8 +116,10 @@ static FALLIBLE find_extremes(const struct quantise_format *f, size_t n, size_t 
         float *extreme = &b->extremes[i / f->codes.scale_k];
         if (!isfinite(b->row[i])) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "the weight in row %zu, column %zu is %s: --quantize needs finite weights; serve the model without it", n, i,
-                 isnan(b->row[i]) ? "NaN" : "infinite");
+                 "the weight in row %zu, column %zu is %s, which --quantize cannot quantise: is the file damaged? expertd --verify "
+                 "lists such "
+                 "tensors",
+                 n, i, isnan(b->row[i]) ? "NaN" : "infinite");
         }
         if (fabsf(b->row[i]) > fabsf(*extreme)) {
             *extreme = b->row[i];

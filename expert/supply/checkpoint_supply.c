@@ -86,6 +86,7 @@ static bool range_of(const struct supply_matrix *m, size_t i, struct page_range 
 }
 
 static err_t prepare(const struct supply *supply, const struct supply_matrix *matrix) {
+    (void)supply;
     struct page_range pages;
     for (size_t i = 0; range_of(matrix, i, &pages); i++) {
         (void)madvise(pages.start, pages.bytes, MADV_WILLNEED); // only advice: its failure does not matter
@@ -93,8 +94,7 @@ static err_t prepare(const struct supply *supply, const struct supply_matrix *ma
         // not know it: there the handler of base/mapped.h reports the file.
         if (madvise(pages.start, pages.bytes, MADV_POPULATE_READ) != 0 && errno == EFAULT) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "a file of %s became shorter while it was read: do not change a checkpoint that is being loaded",
-                 checkpoint_path(supply->checkpoint));
+                 "the file became shorter while it was read: do not change a checkpoint that is being loaded");
         }
     }
     return OK;
@@ -116,6 +116,22 @@ static const char *file_of(const struct supply *supply, const struct safetensors
     return checkpoint_file_of(supply->checkpoint, tensor);
 }
 
+static const struct safetensors_entry *tensor_of(const struct supply *supply, const struct supply_matrix *m) {
+    const char *data = m->quantised ? m->quantised->range[0].data : m->source.data;
+    for (size_t i = 0; i < checkpoint_count(supply->checkpoint); i++) {
+        const struct safetensors_entry *entry = checkpoint_at(supply->checkpoint, i);
+        const char *first = entry->view.data;
+        if (first && data >= first && data < first + entry->view.bytes) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+static err_t finish(const struct supply *supply) {
+    return checkpoint_check_unchanged(supply->checkpoint);
+}
+
 static void close_checkpoint(struct supply *supply) {
     checkpoint_close(supply->checkpoint);
 }
@@ -126,6 +142,8 @@ static const struct supply_source SOURCE = {
     .prepare = prepare,
     .release = release,
     .file_of = file_of,
+    .tensor_of = tensor_of,
+    .finish = finish,
     .close = close_checkpoint,
 };
 

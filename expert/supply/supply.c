@@ -143,6 +143,14 @@ void supply_release(const struct supply *supply, const struct supply_matrix *mat
     }
 }
 
+const struct safetensors_entry *supply_tensor_of(const struct supply *supply, const struct supply_matrix *matrix) {
+    return supply->source->tensor_of ? supply->source->tensor_of(supply, matrix) : NULL;
+}
+
+FALLIBLE supply_finish(const struct supply *supply) {
+    return supply->source->finish ? supply->source->finish(supply) : OK;
+}
+
 uint64_t supply_matrix_bytes(const struct supply_matrix *m) {
     return m->quantised ? quantised_stored_bytes(m->quantised, m->n, m->k)
                         : (uint64_t)m->n * m->k * expertd_dtype_size(m->source.dtype);

@@ -47,7 +47,7 @@ enum supply_tensor {
 struct supply {
     struct layer_tensors *layers; // [count], ascending; owned. Generated weights: only params, prefix and weight_dtype are set
     size_t count;
-    enum expertd_dtype widen; // convert quantised weights to this dtype; EXPERTD_DTYPE_NONE: keep the codes
+    enum expertd_dtype widen;               // convert quantised weights to this dtype; EXPERTD_DTYPE_NONE: keep the codes
     const struct quantise_format *quantise; // quantise the routed experts' plain matrices; NULL: keep the elements
     char model_type[64];
     const char *identity; // for the model's digest: the bytes of config.json, or the canonical name of a synthetic model
@@ -84,6 +84,8 @@ struct supply_source {
     err_t (*prepare)(const struct supply *supply, const struct supply_matrix *matrix);
     void (*release)(const struct supply *supply, const struct supply_matrix *matrix);
     const char *(*file_of)(const struct supply *supply, const struct safetensors_entry *tensor);
+    const struct safetensors_entry *(*tensor_of)(const struct supply *supply, const struct supply_matrix *matrix);
+    err_t (*finish)(const struct supply *supply);
     void (*close)(struct supply *supply);
 };
 
@@ -119,6 +121,12 @@ FALLIBLE supply_convert(const struct supply *supply, void *staging, struct suppl
 // Releases the tensor's pages, which count as this process's memory until then. Another tensor on one of these pages causes the
 // page to be read again.
 void supply_release(const struct supply *supply, const struct supply_matrix *matrix);
+
+// The tensor in which the matrix begins, for messages; NULL for generated weights. Searches all tensors.
+const struct safetensors_entry *supply_tensor_of(const struct supply *supply, const struct supply_matrix *matrix);
+
+// After the last tensor. EXPERTD_ERR_CHECKPOINT: a file was written while its tensors were read.
+FALLIBLE supply_finish(const struct supply *supply);
 
 // Bytes of the tensor as stored.
 uint64_t supply_matrix_bytes(const struct supply_matrix *matrix);

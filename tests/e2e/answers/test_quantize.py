@@ -131,7 +131,7 @@ def test_a_weight_that_is_not_finite_is_refused(tmp_path):
     checkpoint = Plain(tmp_path / "spoiled", "BF16", spoil=(2, "up_proj"))
     done = run_program("expertd", "--model", checkpoint.folder, "--quantize", "int8")
     assert done.returncode == 65
-    for part in ("layer 0, expert 2", "up", "row 3, column 5", "infinite", "--quantize"):
+    for part in ("layer 0, expert 2", "tensor model.layers.0.mlp.experts.2.up_proj.weight", "row 3, column 5", "infinite", "--verify"):
         assert part in done.stderr, done.stderr
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import struct
 import subprocess
 import time
@@ -10,7 +11,7 @@ import time
 import pytest
 
 from harness.checkpoints import copy_case, rewrite_header
-from harness.daemon import SANITIZER_SIGNS, clean_environment
+from harness.daemon import SANITIZER_SIGNS, clean_environment, run_program
 from harness.paths import BIN, SANITIZER, SLOW
 
 EXPERT = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
@@ -404,3 +405,29 @@ def test_too_little_address_space_is_an_error():
                            "off"], env=clean_environment(), capture_output=True, text=True, timeout=30,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
     assert done.returncode == 69, done.stderr
+
+
+def test_a_file_that_is_written_during_the_load_is_refused(tmp_path):
+    """Not made shorter: the bytes of some tensors change while others are read. A stopped process gives the time for it."""
+    model = tmp_path / "model"
+    run_program("make-checkpoint", str(model), "--hidden", "512", "--width", "512", "--experts", "32", "--layers", "2")
+    weights = model / "model.safetensors"
+    with subprocess.Popen([str(BIN / "expertd"), "--model", str(model), "--listen", f"unix:{tmp_path}/s.sock", "--http", "off", "--admin",
+                           "off", "--threads", "1"], env=clean_environment(), stderr=subprocess.PIPE, text=True) as daemon:
+        for line in daemon.stderr:
+            if "event=teams" in line:
+                break
+        daemon.send_signal(signal.SIGSTOP)
+        changed = weights.stat().st_mtime_ns
+        with open(weights, "r+b") as file:
+            file.seek(-8, os.SEEK_END)
+            file.write(bytes(8))
+        assert weights.stat().st_mtime_ns != changed
+        daemon.send_signal(signal.SIGCONT)
+        rest = ""
+        for line in daemon.stderr:
+            rest += line
+            if "event=ready" in line:  # it had read everything before it was stopped
+                daemon.terminate()
+        status = daemon.wait()
+    assert (status == 65 and "was written while it was read" in rest and str(weights) in rest) or "event=ready" in rest, rest
