@@ -535,6 +535,10 @@ size_t config_list_length(const struct config *config, const char *key) {
     return json_array_size(look_up(config->object, key));
 }
 
+bool config_is_object(const struct config *config, const char *key) {
+    return json_is_object(look_up(config->object, key));
+}
+
 size_t config_object_size(const struct config *config, const char *key) {
     return json_object_size(look_up(config->object, key));
 }

@@ -50,6 +50,7 @@ bool config_is_null(const struct config *config, const char *key);       // pres
 bool config_has(const struct config *config, const char *key);           // present, and not null
 size_t config_list_length(const struct config *config, const char *key); // 0: no list
 size_t config_object_size(const struct config *config, const char *key); // 0: no object
+bool config_is_object(const struct config *config, const char *key);
 
 // Calls `visit` for each member of the object at `key`, in the order of the file, until one returns an error. `member` is borrowed
 // for the call; a member that is not an object has no keys. No object: no call.

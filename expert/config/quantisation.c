@@ -194,7 +194,25 @@ static FALLIBLE read_base(struct quantisation *q) {
                                      &q->base);
 }
 
+// A section or a list of overrides that is a text, say, must not count as absent.
+static FALLIBLE check_objects(const struct quantisation *q) {
+    static const char *const OBJECTS[] = {"config_groups", "extra_config", "layer_quant_config"};
+    if (!config_is_object(q->config, q->object)) {
+        return config_refuse(q->config, (const char *const[]){q->object, NULL}, 0,
+                             ": expected an object, as the quantiser writes it");
+    }
+    for (size_t i = 0; i < sizeof OBJECTS / sizeof *OBJECTS; i++) {
+        struct key key = key_of(q, OBJECTS[i]);
+        if (config_has(q->config, key.text) && !config_is_object(q->config, key.text)) {
+            return config_refuse(q->config, (const char *const[]){key.text, NULL}, 0,
+                                 ": expected an object with one entry per pattern");
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE read_section(struct quantisation *q) {
+    TRY(q->object[0] ? check_objects(q) : OK); // "": the section is a file of its own
     TRY(read_method(q));
     read_packing(q);
     struct key transform = key_of(q, "transform_config.config_groups");

@@ -82,6 +82,17 @@ static void take_unused_zeros(struct take *t, const struct safetensors_entry *ze
     }
 }
 
+// Asymmetric zero points of GPTQ mean one thing in its first form and another in gptq_v2. Without any section, nothing tells.
+static FALLIBLE check_form_is_said(const struct take *t, const struct safetensors_entry *zeros) {
+    if (t->format->zeros_rule == ZEROS_UNLESS_SAID && !t->config->config) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s has zero points of GPTQ, but there is no quantization_config to tell whether they are stored minus one "
+             "(checkpoint_format gptq) or unchanged (gptq_v2): add quantization_config with quant_method and checkpoint_format",
+             take_file(t, zeros), zeros->name);
+    }
+    return OK;
+}
+
 FALLIBLE take_zeros(struct take *t) {
     const struct safetensors_entry *zeros = quantised_find(t->finder, t->module->name, t->format->zeros);
     size_t groups = quantised_scales(&t->out->format, t->module->k);
@@ -96,6 +107,7 @@ FALLIBLE take_zeros(struct take *t) {
         take_unused_zeros(t, zeros, words);
         return OK;
     }
+    TRY(check_form_is_said(t, zeros));
     t->out->zeros = words;
     t->out->format.zero_points = true;
     t->out->zeros_are_doubted = t->format->zeros_rule == ZEROS_UNLESS_SAID && t->setting.symmetric == QUANTISATION_UNSAID;

@@ -1,6 +1,7 @@
 """Damaged, inconsistent and unsupported quantised checkpoints: each is refused at once, with the tensor, the cause and the remedy."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -55,6 +56,10 @@ def cast(name, dtype, array=None):
 
 def set_config(**words):
     return lambda checkpoint: checkpoint.config["quantization_config"].update(words)
+
+
+def set_section(value):
+    return lambda checkpoint: checkpoint.config.update(quantization_config=value)
 
 
 def set_weights_config(**words):
@@ -144,6 +149,10 @@ REFUSED = {
     "block_of_nothing": ("fp8_blocks", set_config(weight_block_size=[0, 128]), ["weight_block_size"]),
     "block_of_three": ("fp8_blocks", set_config(weight_block_size=[1, 2, 3]), ["weight_block_size"]),
     "awq_gemv": ("awq", set_config(version="gemv"), ["version", "gemv", "gemm"]),
+    "section_is_text": ("gptq", set_section(json.dumps({"quant_method": "gptq"})), ["quantization_config is", "expected an object"]),
+    "section_is_a_list": ("fp8_blocks", set_section([{"quant_method": "fp8"}]), ["quantization_config", "expected an object"]),
+    "groups_are_a_number": ("compressed_int4", set_config(config_groups=3), ["quantization_config.config_groups is 3", "expected an object"]),
+    "form_of_zero_points_unsaid": ("gptq", set_section(None), [f"{GATE}.qzeros", "checkpoint_format gptq", "gptq_v2"]),
     "gptq_marlin": ("gptq", set_config(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
     "rotations": ("compressed_int4", set_config(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", set_config(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
