@@ -5,10 +5,8 @@
 // The tensors win: codes and scales exist, and have one meaning.
 static FALLIBLE note_left_out(const struct take *t) {
     const char *entry;
-    bool is = false;
-    if (t->module->first) {
-        TRY(quantisation_leaves_out(t->config, t->module->name, &is, &entry));
-    }
+    bool is;
+    TRY(quantisation_leaves_out(t->config, t->module->name, &is, &entry));
     if (is) {
         checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "excluded_but_quantised",
                              "%s excludes %s from quantisation by \"%.128s\", but its codes and scales exist: they are used",
