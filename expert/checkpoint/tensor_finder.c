@@ -63,18 +63,18 @@ const char *tensor_first_below(const struct tensor_finder *finder, const char *p
 }
 
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
-    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
-    const struct config *config = checkpoint_config(finder->checkpoint);
-    const struct config *const configs[] = {config, config_text(config)};
+    const struct config *place;
+    const char *section = quantisation_section(checkpoint_config(finder->checkpoint), &place);
     char key[64], method[64];
     text[0] = '\0';
-    for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
-        snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
-        if (config_value_text(configs[i / 2], key, method, sizeof method)) {
-            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", SECTIONS[i % 2], method);
-        } else if (config_has(configs[i / 2], SECTIONS[i % 2])) {
-            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", SECTIONS[i % 2]);
-        }
+    if (!section) {
+        return text;
+    }
+    snprintf(key, sizeof key, "%s.quant_method", section);
+    if (config_value_text(place, key, method, sizeof method)) {
+        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", section, method);
+    } else {
+        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", section);
     }
     return text;
 }
