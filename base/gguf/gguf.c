@@ -397,13 +397,9 @@ static FALLIBLE check_unique(struct gguf *file) {
     return OK;
 }
 
-static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
-
 static FALLIBLE parse(const unsigned char *bytes, uint64_t size, struct gguf *file) {
     struct parser p = {.start = bytes, .end = bytes + size, .file = file};
-    if (size >= sizeof LFS_POINTER - 1 && memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1) == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
-    }
+    TRY(regular_file_check_pointer(bytes, size));
     if (size < sizeof MAGIC || memcmp(bytes, MAGIC, sizeof MAGIC) != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "it does not begin with \"GGUF\": it is not a GGUF file%s",
              size ? "" : ", it is empty (an unfinished download?)");

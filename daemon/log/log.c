@@ -98,7 +98,11 @@ static void put(const char *line, size_t length) {
     }
 }
 
+// The line before may have filled the pipe.
 static void put_lost_count(void) {
+    if (atomic_load_explicit(&lost_lines, memory_order_relaxed) == 0 || !is_writable()) {
+        return;
+    }
     unsigned long long count = atomic_exchange_explicit(&lost_lines, 0, memory_order_relaxed);
     if (count > 0) {
         char line[160];

@@ -264,11 +264,3 @@ const char *architecture_layers_text(const struct architecture *architecture, co
     }
     return config_values_text(config_text(config), settings, text, bytes);
 }
-
-FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer,
-                                   bool *out) {
-    enum layer_kind kind = LAYER_UNSPECIFIED;
-    TRY(architecture_layer_kind(architecture, config, layer, &kind));
-    *out = kind != LAYER_DENSE;
-    return OK;
-}

@@ -3,7 +3,6 @@
 #ifndef EXPERTD_EXPERT_ARCHITECTURE_ARCHITECTURE_LAYERS_H
 #define EXPERTD_EXPERT_ARCHITECTURE_ARCHITECTURE_LAYERS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,8 +30,5 @@ FALLIBLE architecture_layer_kind(const struct architecture *architecture, const 
 // text.
 const char *architecture_layers_text(const struct architecture *architecture, const struct config *config, char *text,
                                      size_t bytes);
-
-// May the layer hold experts? True for LAYER_UNSPECIFIED.
-FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer, bool *out);
 
 #endif

@@ -4,9 +4,8 @@
 // First the names, then the tensors. With an index, checkpoint_open reads the names from the index alone. The owner then calls
 // checkpoint_read for each part of the model that it needs, which maps and validates the files of that part, and
 // checkpoint_require, which reports what is missing there. So files that hold only other parts may be absent or damaged. Without an
-// index, checkpoint_open reads all files. After the last checkpoint_read it is immutable, except for
-// its notes and the quantisation; any thread. Pages are read when they are
-// touched.
+// index, checkpoint_open reads all files. After the last checkpoint_read it is immutable, except for its notes and the
+// quantisation; any thread. Pages are read when they are touched.
 #ifndef EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 #define EXPERTD_EXPERT_CHECKPOINT_CHECKPOINT_H
 

@@ -54,6 +54,21 @@ static err_t file_failed(const struct checkpoint *c, const struct listed_tensor 
     return c->names.index.count ? err_context(e, "%s lists tensor %.256s there", WEIGHT_FILES_INDEX, tensor->entry.name) : e;
 }
 
+static err_t is_in_two_files(const struct checkpoint *c, const struct listed_tensor *tensor) {
+    const char *file = c->files[tensor->file].path, *second = c->files[tensor->second].path;
+    if (c->is_gguf) {
+        return err_record(
+            EXPERTD_ERR_CHECKPOINT, NULL,
+            "tensor %.256s is in two parts of the model, %s and %s: one of them belongs to another model; download it "
+            "again",
+            tensor->entry.name, file, second);
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "tensor %.256s is in two files, %s and %s, and there is no %s to tell which of them counts: one of the files "
+                      "belongs to another checkpoint; move it away",
+                      tensor->entry.name, file, second, WEIGHT_FILES_INDEX);
+}
+
 static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tensor *tensor) {
     const struct shard_file *file = &c->files[tensor->file];
     const char *name = tensor->entry.name;
@@ -67,11 +82,7 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
              WEIGHT_FILES_INDEX, name, c->names.names[tensor->file]);
     }
     if (tensor->second != tensor->file) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "tensor %.256s is in two files, %s and %s, and there is no %s to tell which of them counts: one of the files belongs "
-             "to "
-             "another checkpoint; move it away",
-             name, file->path, c->files[tensor->second].path, WEIGHT_FILES_INDEX);
+        return is_in_two_files(c, tensor);
     }
     if (safetensors_find(&c->stray, name)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -95,7 +106,7 @@ static const struct safetensors_entry *first_unlisted(const struct checkpoint *c
                                                       const char *prefix) {
     for (size_t i = safetensors_lower_bound(shard, prefix); i < shard->count; i++) {
         const char *name = shard->entries[i].name;
-        if (strncmp(name, prefix, strlen(prefix)) != 0) {
+        if (!begins_with(name, prefix)) {
             break;
         }
         size_t at = checkpoint_lower_bound(c, name);

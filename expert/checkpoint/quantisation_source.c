@@ -21,20 +21,14 @@ static const struct quantisation_file *find_file(const char *folder, char path[P
     return NULL;
 }
 
-static bool has_section(const struct config *config) {
-    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
-    const struct config *text = config_text(config);
-    return config_has(config, SECTIONS[0]) || config_has(config, SECTIONS[1]) || config_has(text, SECTIONS[0]) ||
-           config_has(text, SECTIONS[1]);
-}
-
 FALLIBLE quantisation_source_read(struct quantisation_source *source, const struct config *config, const char *folder,
                                   struct checkpoint_notes *notes) {
     char path[PATH_MAX];
     const struct quantisation_file *known = find_file(folder, path);
+    const struct config *place;
     struct quantisation_file file = known ? *known : (struct quantisation_file){0};
     err_t e = known && !source->file ? config_open(path, &source->file) : OK;
-    if (err_is(e) && !has_section(config)) {
+    if (err_is(e) && !quantisation_section(config, &place)) {
         return e;
     }
     if (err_is(e)) {

@@ -63,18 +63,18 @@ const char *tensor_first_below(const struct tensor_finder *finder, const char *p
 }
 
 const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
-    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
-    const struct config *config = checkpoint_config(finder->checkpoint);
-    const struct config *const configs[] = {config, config_text(config)};
+    const struct config *place;
+    const char *section = quantisation_section(checkpoint_config(finder->checkpoint), &place);
     char key[64], method[64];
     text[0] = '\0';
-    for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
-        snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
-        if (config_value_text(configs[i / 2], key, method, sizeof method)) {
-            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", SECTIONS[i % 2], method);
-        } else if (config_has(configs[i / 2], SECTIONS[i % 2])) {
-            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", SECTIONS[i % 2]);
-        }
+    if (!section) {
+        return text;
+    }
+    snprintf(key, sizeof key, "%s.quant_method", section);
+    if (config_value_text(place, key, method, sizeof method)) {
+        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", section, method);
+    } else {
+        snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", section);
     }
     return text;
 }
@@ -130,8 +130,7 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
 
 FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
                             const struct safetensors_entry **out) {
-    size_t i = checkpoint_lower_bound(finder->checkpoint, name);
-    const struct safetensors_entry *entry = checkpoint_find(finder->checkpoint, name);
+    const struct safetensors_entry *entry = tensor_look(finder, name);
     if (!entry) {
         return missing(finder, name);
     }
@@ -148,8 +147,7 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
              expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), label, expected[0], one ? "" : " or ",
              one ? "" : expected[1], finder->sizes);
     }
-    finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
-    finder->taken[i] = true;
+    tensor_mark(finder, entry);
     *which = first ? 0 : 1;
     *out = entry;
     return OK;
@@ -198,7 +196,6 @@ FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint6
              checkpoint_file_of(finder->checkpoint, entry), name, expertd_dtype_name(view->dtype),
              expertd_tensor_shape_text(view->shape, view->rank, found), columns);
     }
-    finder->bytes += view->bytes;
     tensor_mark(finder, entry);
     *out = entry;
     return OK;

@@ -1,5 +1,5 @@
 // Prepares the text of config.json for jansson: replaces Python's bare NaN and Infinity, and recognises files that are no JSON.
-// Pure. Private to expert/config/.
+// Pure. Private to expert/.
 #ifndef EXPERTD_EXPERT_CONFIG_JSON_TEXT_H
 #define EXPERTD_EXPERT_CONFIG_JSON_TEXT_H
 

@@ -31,9 +31,9 @@ static void drop_last(struct run *run) {
     end_run(run);
 }
 
-// Escapes of letters and digits may take what follows, as \x41 and \Q do; these do not.
+// Escapes of letters and digits may take what follows, as \x41 and \Q do; these classes and places do not.
 static bool is_plain_escape(const char *at) {
-    return at[1] && (!isalnum((unsigned char)at[1]) || strchr("dDwWsSbB", at[1]));
+    return at[1] && (!isalnum((unsigned char)at[1]) || strchr("dDwWsSbBAzZ", at[1]));
 }
 
 // The end of a class that begins at '['; NULL: it has none, or contains a named class.

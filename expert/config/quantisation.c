@@ -21,22 +21,40 @@ static struct key key_of(const struct quantisation *q, const char *name) {
     return key_in(q->object, name);
 }
 
-// vLLM reads the sections in this order; transformers reads the first only.
-static bool find_section(const struct config *config, struct quantisation *out) {
+enum { SECTION_PLACES = 4 };
+
+// The key of place i, if the file has it; else NULL. vLLM reads the places in this order; transformers reads the first only.
+static const char *section_at(const struct config *config, size_t i, const struct config **place) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
-    const struct config *const configs[] = {config, config_text(config)};
-    size_t places = config_text(config) == config ? 2 : 4;
-    for (size_t i = 0; i < places; i++) {
-        const struct config *place = configs[i / 2];
-        const char *section = SECTIONS[i % 2];
-        if (!out->config && config_has(place, section)) {
-            out->config = place;
-            out->object = out->section = section;
-        } else if (config_has(place, section) && !config_equal(out->config, out->object, place, section)) {
+    const struct config *text = config_text(config);
+    *place = i < 2 ? config : text;
+    bool is_new = i < 2 || text != config;
+    return is_new && config_has(*place, SECTIONS[i % 2]) ? SECTIONS[i % 2] : NULL;
+}
+
+const char *quantisation_section(const struct config *config, const struct config **place) {
+    const char *section = NULL;
+    for (size_t i = 0; i < SECTION_PLACES && !section; i++) {
+        section = section_at(config, i, place);
+    }
+    return section;
+}
+
+static bool find_section(const struct config *config, struct quantisation *out) {
+    const struct config *place;
+    const char *section = quantisation_section(config, &place);
+    if (!section) {
+        return false;
+    }
+    out->config = place;
+    out->object = out->section = section;
+    for (size_t i = 0; i < SECTION_PLACES; i++) {
+        section = section_at(config, i, &place);
+        if (section && !config_equal(out->config, out->object, place, section)) {
             out->other_section = section;
         }
     }
-    return out->config != NULL;
+    return true;
 }
 
 // ---- single values ----

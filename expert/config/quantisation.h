@@ -34,11 +34,16 @@ struct quantisation {
     const char *other_section;         // of config.json, which is not read and says something else; NULL: none
 };
 
+// The first object of config.json that describes the quantisation: its key, and in *place the configuration that has it. NULL:
+// none.
+const char *quantisation_section(const struct config *config, const struct config **place);
+
 // A file beside config.json in which older quantisers write the same facts.
 struct quantisation_file {
     const struct config *config; // NULL: there is none; must outlive the quantisation
-    const char *name, *object,
-        *method; // "quantize_config.json"; the object with the facts, "": the whole; the method if it says none
+    const char *name;            // "quantize_config.json"
+    const char *object;          // the key of the object with the facts; "": the whole file
+    const char *method;          // quant_method, where the file says none
 };
 
 // Reads the section of config.json, or without one the file beside it. `beside` may be NULL. What the two say differently, and no

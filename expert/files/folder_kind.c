@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "expert/files/gguf_parts.h"
+
 struct row {
     enum folder_kind kind;
     const char *subfolder; // NULL: the folder itself
@@ -83,7 +85,7 @@ static const struct row ROWS[] = {
 };
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
-static bool is_folder(const char *path) {
+bool folder_exists(const char *path) {
     struct stat status;
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
@@ -127,7 +129,7 @@ static const char *base_name(const char *path) {
 void folder_kind_find(const char *path, struct folder_finding *out) {
     size_t best = ROW_COUNT;
     *out = (struct folder_finding){.kind = FOLDER_UNKNOWN};
-    if (is_folder(path)) {
+    if (folder_exists(path)) {
         note_folder(path, NULL, &best, out->name);
         for (size_t i = 0; i < best; i++) {
             if (ROWS[i].subfolder) {
@@ -225,7 +227,7 @@ static err_t is_repository(const char *path, const char *snapshots) {
 // The error for a folder of a Hugging Face cache; OK: it is none.
 static FALLIBLE check_cache(const char *path) {
     char text[FOLDER_LIST_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
-    if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && is_folder(snapshots)) {
+    if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && folder_exists(snapshots)) {
         folder_list(snapshots, "*", ".", text);
         return is_repository(path, text[0] ? text : "there is none: download the model again");
     }
@@ -243,6 +245,7 @@ enum { FOLDERS_VISITED_MAX = 256 };
 struct below {
     unsigned visited;
     char checkpoint[PATH_MAX]; // "": none
+    bool is_gguf;              // the checkpoint has GGUF files
     char other[PATH_MAX];      // "": none
     struct folder_finding finding;
 };
@@ -254,7 +257,7 @@ static void each_subfolder(const char *path, void (*visit)(const char *path, str
         char inner[PATH_MAX];
         int length = snprintf(inner, sizeof inner, "%s/%s", path, entries[i]->d_name);
         bool visited = below->visited < FOLDERS_VISITED_MAX && entries[i]->d_name[0] != '.' && length < (int)sizeof inner;
-        if (visited && is_folder(inner)) {
+        if (visited && folder_exists(inner)) {
             below->visited++;
             visit(inner, below);
         }
@@ -263,12 +266,21 @@ static void each_subfolder(const char *path, void (*visit)(const char *path, str
     free(entries);
 }
 
+// Does the folder hold GGUF files with which a model begins? Of several models, opening it reports the names.
+static bool holds_gguf(const char *path) {
+    char file[PATH_MAX];
+    bool found;
+    return err_is(gguf_parts_find(path, file, &found)) || found;
+}
+
 static void look_into(const char *path, struct below *below) {
     char config[PATH_MAX];
     struct folder_finding finding;
-    if (snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0 &&
-        !below->checkpoint[0]) {
+    bool has_config = snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0;
+    bool better = has_config ? !below->checkpoint[0] || below->is_gguf : !below->checkpoint[0] && holds_gguf(path);
+    if (better) {
         snprintf(below->checkpoint, sizeof below->checkpoint, "%s", path);
+        below->is_gguf = !has_config;
     }
     if (!below->other[0]) {
         folder_kind_find(path, &finding);
@@ -289,7 +301,8 @@ static FALLIBLE check_below(const char *path) {
     struct below below = {0};
     each_subfolder(path, look_below, &below);
     if (below.checkpoint[0]) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but a folder below has: name %s", path, below.checkpoint);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but a folder below has%s: name %s", path,
+             below.is_gguf ? " GGUF files" : "", below.checkpoint);
     }
     if (below.other[0]) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json; %s has %s: %s: %s", path, below.other, below.finding.name,
@@ -410,7 +423,7 @@ err_t folder_kind_not_a_folder(const char *path) {
     if (slash) {
         slash[slash == folder] = '\0';
     }
-    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD || found.kind == FOLDER_GGUF);
+    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD);
     err_t e = other ? err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend)
                     : err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                                  "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
@@ -424,7 +437,7 @@ bool folder_nearest(const char *path, char out[PATH_MAX]) {
     for (char *slash = strrchr(out, '/'); slash; slash = strrchr(out, '/')) {
         bool root = slash == out;
         slash[root] = '\0';
-        if (is_folder(out)) {
+        if (folder_exists(out)) {
             return true;
         }
         if (root) {

@@ -27,6 +27,8 @@ struct folder_finding {
 // The kind of a folder, or of a single file by its name.
 void folder_kind_find(const char *path, struct folder_finding *out);
 
+bool folder_exists(const char *path); // false also for a file
+
 // Is there an unfinished download in the folder, or in the Hugging Face cache that it belongs to? Then `name` is its file.
 bool folder_has_download(const char *path, char name[NAME_MAX + 1]);
 

@@ -28,11 +28,6 @@ static bool path_exists(const char *path) {
     return stat(path, &status) == 0 || errno == EACCES;
 }
 
-static bool is_folder(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 // A name that the hub allows: letters, digits, '.', '_', '-'; no "..", no '.' in front.
 static bool is_hub_name(const char *text, size_t length) {
     static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -99,7 +94,7 @@ static err_t not_in_cache(const struct hub_model *model, const char *cache, cons
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s: let uid %u read it, or run this as another user", repository,
                           strerror(EACCES), (unsigned)geteuid());
     }
-    if (snprintf(inner, sizeof inner, "%s/hub/%s", cache, folder) < (int)sizeof inner && is_folder(inner)) {
+    if (snprintf(inner, sizeof inner, "%s/hub/%s", cache, folder) < (int)sizeof inner && folder_exists(inner)) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                           "%s is not in the Hugging Face cache %s, but in %s/hub: use --hf-cache %s/hub", model->text, cache, cache,
                           cache);
@@ -108,7 +103,7 @@ static err_t not_in_cache(const struct hub_model *model, const char *cache, cons
     err_t e = err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                          "%s is neither a folder nor in the local Hugging Face cache: searched %s%s; %s%s%snothing is downloaded "
                          "automatically, so download it first (hf download %s%s)",
-                         model->text, repository, is_folder(cache) ? "" : " (the cache does not exist)",
+                         model->text, repository, folder_exists(cache) ? "" : " (the cache does not exist)",
                          similar ? "the cache has " : "", similar ? similar : "", similar ? ": did you mean it? Else, " : "",
                          model->text, revision_option(model, revision));
     free(similar);
@@ -177,7 +172,7 @@ static FALLIBLE resolve_snapshot(const char *model, const char *cache, char snap
     if (length < 0 || (size_t)length >= sizeof folder) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/models--%.256s is too long", cache, model);
     }
-    if (!is_folder(folder)) {
+    if (!folder_exists(folder)) {
         return not_in_cache(&hub, cache, folder);
     }
     struct hub_repository repository = {.name = hub.text, .folder = folder};

@@ -12,11 +12,6 @@
 enum { COMMIT_BYTES_MAX = 256, SHORT_COMMIT_MIN = 4 };
 static const char MAIN[] = "main";
 
-static bool is_folder(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 bool hub_is_revision(const char *text) {
     static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/";
     if (strspn(text, ALLOWED) < strlen(text) || strstr(text, "..")) {
@@ -144,7 +139,7 @@ static FALLIBLE find_revision(const struct hub_repository *repository, const cha
     bool found = false;
     char path[PATH_MAX];
     TRY(format_path(repository, "snapshots", revision, path));
-    if (is_commit(revision) && strlen(revision) < COMMIT_BYTES_MAX && is_folder(path)) {
+    if (is_commit(revision) && strlen(revision) < COMMIT_BYTES_MAX && folder_exists(path)) {
         memcpy(commit, revision, strlen(revision) + 1);
         return OK;
     }
@@ -170,5 +165,5 @@ FALLIBLE hub_snapshot(const struct hub_repository *repository, const char *revis
     char commit[COMMIT_BYTES_MAX];
     TRY(revision ? find_revision(repository, revision, commit) : find_default(repository, commit));
     TRY(format_path(repository, "snapshots", commit, path));
-    return is_folder(path) ? OK : no_snapshot(repository, revision ? revision : MAIN, commit);
+    return folder_exists(path) ? OK : no_snapshot(repository, revision ? revision : MAIN, commit);
 }

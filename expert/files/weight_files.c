@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/regular_file.h"
+#include "expert/config/json_text.h"
 #include "expert/files/folder_kind.h"
 #include "expert/files/numbered_files.h"
 
@@ -40,7 +41,7 @@ static FALLIBLE add_name(struct weight_files *out, const char *name) {
 }
 
 static FALLIBLE parse_index(const char *text, size_t length, struct shard_index *out) {
-    size_t mark = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // an UTF-8 byte-order mark, as some editors add
+    size_t mark = json_text_mark(text, length);
     TRY(regular_file_check_pointer(text, length));
     if (length == 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "it is empty (an unfinished download?): download it again");

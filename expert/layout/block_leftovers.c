@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/quantised/quantised_tensors.h"
+
 // A tensor that is recognised by the end of its name, or by a component (".lora_A.").
 struct known_leftover {
     const char *text;
@@ -23,16 +25,11 @@ static const struct known_leftover KNOWN[] = {
     {".tokens_per_expert", NULL},
     {".local_tokens_per_expert", NULL},
     {".rotary_emb.inv_freq", NULL},
-    // what is needed and not implemented
+    // what is needed and not implemented, besides the tensors of other quantisers (quantised_refuse_foreign)
     {".lora_A.", "a LoRA adapter's matrix: merge the adapter into the weights (merge_and_unload of PEFT)"},
     {".lora_B.", "a LoRA adapter's matrix: merge the adapter into the weights (merge_and_unload of PEFT)"},
     {".lora_magnitude_vector", "a DoRA adapter's vector: merge the adapter into the weights (merge_and_unload of PEFT)"},
     {".base_layer.", "a weight below a LoRA adapter: merge the adapter into the weights (merge_and_unload of PEFT)"},
-    {".pre_quant_scale", "a factor of the matrix's input, which is not supported: use a checkpoint without it"},
-    {".smooth_scale", "a factor of the matrix's input, which is not supported: use a checkpoint without it"},
-    {".absmax", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
-    {".quant_map", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
-    {".SCB", "part of a bitsandbytes quantisation, which is not supported: use the model's BF16 checkpoint"},
     {"weight_scale", "a scale, but no matrix beside it is stored in codes that would need it"},
     {"weight_scale_2", "a scale, but no matrix beside it is stored in codes that would need it"},
     {"_scale_inv", "a scale, but no matrix beside it is stored in codes that would need it"},
@@ -86,6 +83,7 @@ static FALLIBLE check_left(const struct tensor_finder *finder, const struct safe
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block and is %s%s", file, entry->name, known->meaning,
              tensor_quantised_text(finder, quantised));
     }
+    TRY(quantised_refuse_foreign(finder->checkpoint, entry->name));
     tensor_quantised_text(finder, quantised);
     FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is in the MoE block, but its architecture has no tensor of that name%s%s", file,
          entry->name, quantised,

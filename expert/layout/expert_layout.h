@@ -10,8 +10,7 @@
 #include "expert/layout/layer_tensors.h"
 
 // Sets out->experts (allocated, [E]) and out->weight_dtype from the module out->prefix. `alternates`: column
-// `interleaved` of struct architecture.
-// The caller frees out->experts with layer_tensors_free, also on error.
+// `interleaved` of struct architecture. The caller frees out->experts with layer_tensors_free, also on error.
 FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool alternates, struct layer_tensors *out);
 
 // Sets out->shared from the module `name`.

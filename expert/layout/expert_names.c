@@ -286,21 +286,6 @@ FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *modul
     return find_spelling(finder, module, SUFFIXES, joined ? "_bias" : ".bias", out);
 }
 
-static FALLIBLE check_not_mlx(const struct tensor_finder *finder, const char *module) {
-    char name[TENSOR_NAME_MAX];
-    TRY(tensor_name(name, "%s.scales", module));
-    bool scales = tensor_exists(finder, name);
-    TRY(tensor_name(name, "%s.weight", module));
-    const struct safetensors_entry *codes = tensor_look(finder, name);
-    if (codes && scales && !expertd_dtype_is_float16_or_32(codes->view.dtype)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: tensors %s and %s.scales are quantised in MLX's format, which is not supported: use the model's own checkpoint, "
-             "or mlx_lm.convert --dequantize",
-             checkpoint_file_of(finder->checkpoint, codes), codes->name, module);
-    }
-    return OK;
-}
-
 FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module) {
     char name[TENSOR_NAME_MAX];
     TRY(tensor_name(name, "%s.base_layer.weight", module));
@@ -310,5 +295,5 @@ FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char
              "(merge_and_unload of PEFT)",
              checkpoint_path(finder->checkpoint), name);
     }
-    return check_not_mlx(finder, module);
+    return OK;
 }

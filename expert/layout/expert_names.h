@@ -61,13 +61,12 @@ FALLIBLE expert_names_module(const struct expert_layout *layout, const char *mod
                              char out[TENSOR_NAME_MAX]);
 
 // The plain tensor of a matrix's module: "X.weight", "X" or "X_weight"; if none exists, "X" if `stacked`, except in a GGUF file,
-// else "X.weight".
-// EXPERTD_ERR_CHECKPOINT: two of them exist.
+// else "X.weight". EXPERTD_ERR_CHECKPOINT: two of them exist.
 FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
 // The same for its bias: "X.bias" or "X_bias".
 FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
 
-// For a matrix that no quantised format has: EXPERTD_ERR_CHECKPOINT if it is quantised in MLX's own format, or below an adapter.
+// For a matrix that is not quantised: EXPERTD_ERR_CHECKPOINT if it is below an adapter.
 FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module);
 
 #endif

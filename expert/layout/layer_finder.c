@@ -12,6 +12,7 @@
 #include "expert/layout/expert_names.h"
 #include "expert/layout/layer_survey.h"
 #include "expert/layout/layout_miss.h"
+#include "expert/quantised/quantised_tensors.h"
 
 // The error for a part that no known name has. It lists the block's tensors, without those in the experts' module if it has one.
 static err_t part_is_missing(const struct block_search *search, const char *name) {
@@ -42,10 +43,12 @@ static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_sea
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
                             uint64_t k, struct expertd_weight_source *out) {
-    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX];
+    char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], below[TENSOR_NAME_MAX];
     TRY(find_part(search, part, name));
     TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
+    TRY(tensor_name(below, "%s.", module));
     TRY(expert_names_check_plain(finder, module));
+    TRY(quantised_refuse_foreign(finder->checkpoint, below));
     return tensor_take_matrix(finder, name, n, k, out);
 }
 

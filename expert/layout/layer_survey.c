@@ -54,11 +54,11 @@ static const char *find_layers_word(const char *name, const char *word) {
 }
 
 static const char *skip_wrappers(const char *rest) {
-    for (size_t i = 0; i < sizeof WRAPPERS / sizeof *WRAPPERS; i++) {
+    for (size_t i = 0; i < sizeof WRAPPERS / sizeof *WRAPPERS;) {
         size_t length = strlen(WRAPPERS[i]);
-        if (strncmp(rest, WRAPPERS[i], length) == 0) {
-            return skip_wrappers(rest + length);
-        }
+        bool wrapped = strncmp(rest, WRAPPERS[i], length) == 0;
+        rest += wrapped ? length : 0;
+        i = wrapped ? 0 : i + 1; // a wrapper may be within another
     }
     return rest;
 }

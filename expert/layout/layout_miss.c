@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "expert/quantised/quantised_tensors.h"
-
 #include "expertd/base/tensor.h"
 
 enum { KINDS_MAX = 6, KIND_NAME_MAX = 128 };

@@ -211,7 +211,7 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
         count_odd_values(load, item, tensor, &m->rows);
     }
     if (load->options->audit) {
-        model_audit_add(load->options->audit, supply, m);
+        TRY(model_audit_add(load->options->audit, supply, m));
     }
     TRY(supply_convert(supply, item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));

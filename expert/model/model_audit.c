@@ -12,10 +12,13 @@
 enum { CHUNK = 256 };
 
 struct model_audit {
-    pthread_mutex_t mutex;          // of everything below; taken for unsound matrices only
-    struct audited_tensor *tensors; // [AUDIT_TENSORS_MAX]
+    pthread_mutex_t mutex;                    // of everything below; taken for unsound matrices only
+    struct audited_tensor *tensors;           // [AUDIT_TENSORS_MAX]
+    const struct safetensors_entry **entries; // [AUDIT_TENSORS_MAX] of `tensors`; NULL: generated weights
     size_t count;
     uint64_t omitted;
+    const struct safetensors_entry **by_address; // [by_address_count] tensors that were read, ascending; NULL: not yet needed
+    size_t by_address_count;
 };
 
 struct counts {
@@ -108,43 +111,71 @@ static struct counts count_scales(const struct supply_matrix *m) {
 
 // ---- naming
 
-// The tensor whose data `at` is part of: the one that begins last at or before it. NULL: generated weights.
-static const struct safetensors_entry *tensor_at(const struct supply *supply, const void *at) {
-    const struct safetensors_entry *found = NULL;
-    const size_t count = supply->checkpoint ? checkpoint_count(supply->checkpoint) : 0;
+static int compare_addresses(const void *left, const void *right) {
+    const struct safetensors_entry *const *a = left, *const *b = right;
+    const uintptr_t at = (uintptr_t)(*a)->view.data, other = (uintptr_t)(*b)->view.data;
+    return (at > other) - (at < other);
+}
+
+// A file may have 200000 unsound tensors, so that each is searched in order. Under the mutex.
+static FALLIBLE index_addresses(struct model_audit *audit, const struct checkpoint *checkpoint) {
+    const size_t count = checkpoint_count(checkpoint);
+    audit->by_address = calloc(count + 1, sizeof *audit->by_address);
+    if (!audit->by_address) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory to name %zu tensors", count);
+    }
     for (size_t i = 0; i < count; i++) {
-        const struct safetensors_entry *entry = checkpoint_at(supply->checkpoint, i);
-        const uintptr_t begin = (uintptr_t)entry->view.data;
-        if (begin && begin <= (uintptr_t)at && (!found || begin > (uintptr_t)found->view.data)) {
-            found = entry;
+        const struct safetensors_entry *entry = checkpoint_at(checkpoint, i);
+        if (entry->view.data) {
+            audit->by_address[audit->by_address_count++] = entry;
         }
     }
-    return found;
+    qsort(audit->by_address, audit->by_address_count, sizeof *audit->by_address, compare_addresses);
+    return OK;
+}
+
+// The tensor whose data `at` is part of: the one that begins last at or before it. *out NULL: generated weights. Under the mutex.
+static FALLIBLE tensor_at(struct model_audit *audit, const struct supply *supply, const void *at,
+                          const struct safetensors_entry **out) {
+    *out = NULL;
+    if (!supply->checkpoint) {
+        return OK;
+    }
+    TRY(audit->by_address ? OK : index_addresses(audit, supply->checkpoint));
+    size_t low = 0, high = audit->by_address_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)audit->by_address[middle]->view.data <= (uintptr_t)at) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    *out = low > 0 ? audit->by_address[low - 1] : NULL;
+    return OK;
 }
 
 // The tensor's place in the list; NULL: the list is full. Under the mutex.
-static struct audited_tensor *place_of(struct model_audit *audit, const char *name, const char *file) {
+static struct audited_tensor *place_of(struct model_audit *audit, const struct supply *supply,
+                                       const struct safetensors_entry *entry) {
     for (size_t i = 0; i < audit->count; i++) {
-        if (strcmp(audit->tensors[i].name, name) == 0) {
+        if (audit->entries[i] == entry) {
             return &audit->tensors[i];
         }
     }
     if (audit->count == AUDIT_TENSORS_MAX) {
         return NULL;
     }
+    audit->entries[audit->count] = entry;
     struct audited_tensor *tensor = &audit->tensors[audit->count++];
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    snprintf(tensor->file, sizeof tensor->file, "%s", file);
+    snprintf(tensor->name, sizeof tensor->name, "%s", entry ? entry->name : "");
+    snprintf(tensor->file, sizeof tensor->file, "%s", entry ? supply_file_of(supply, entry) : "");
     return tensor;
 }
 
-static void add(struct model_audit *audit, const struct supply *supply, const struct safetensors_entry *entry,
-                const struct counts *counts) {
-    if (counts->nan + counts->infinite + counts->absurd == 0) {
-        return;
-    }
-    pthread_mutex_lock(&audit->mutex);
-    struct audited_tensor *tensor = place_of(audit, entry ? entry->name : "", entry ? supply_file_of(supply, entry) : "");
+static void count_in(struct model_audit *audit, const struct supply *supply, const struct safetensors_entry *entry,
+                     const struct counts *counts) {
+    struct audited_tensor *tensor = place_of(audit, supply, entry);
     if (tensor) {
         tensor->nan += counts->nan;
         tensor->infinite += counts->infinite;
@@ -153,28 +184,36 @@ static void add(struct model_audit *audit, const struct supply *supply, const st
     } else {
         audit->omitted++;
     }
-    pthread_mutex_unlock(&audit->mutex);
 }
 
-void model_audit_add(struct model_audit *audit, const struct supply *supply, const struct supply_matrix *m) {
-    struct counts counts = m->quantised ? count_codes(m) : count_elements(m);
-    if (counts.nan + counts.infinite + counts.absurd > 0) {
-        add(audit, supply, tensor_at(supply, m->quantised ? m->quantised->codes.data : m->source.data), &counts);
+// Adds the counts to the tensor `own`; own NULL: to the tensor that holds the data at `at`.
+static FALLIBLE add(struct model_audit *audit, const struct supply *supply, const struct safetensors_entry *own, const void *at,
+                    const struct counts *counts) {
+    if (counts->nan + counts->infinite + counts->absurd == 0) {
+        return OK;
     }
+    pthread_mutex_lock(&audit->mutex);
+    err_t e = own ? OK : tensor_at(audit, supply, at, &own);
+    if (!err_is(e)) {
+        count_in(audit, supply, own, counts);
+    }
+    pthread_mutex_unlock(&audit->mutex);
+    return e;
+}
+
+FALLIBLE model_audit_add(struct model_audit *audit, const struct supply *supply, const struct supply_matrix *m) {
+    struct counts counts = m->quantised ? count_codes(m) : count_elements(m);
+    TRY(add(audit, supply, NULL, m->quantised ? m->quantised->codes.data : m->source.data, &counts));
     if (!m->quantised) {
-        return;
+        return OK;
     }
     if (m->rows.global_is_not_finite) { // then no scale is finite, and this is the cause
         counts = (struct counts){0};
         count_value(m->rows.source.global, AUDIT_SCALE_MAX, &counts);
-        add(audit, supply, m->quantised->global_tensor, &counts);
-        return;
+        return add(audit, supply, m->quantised->global_tensor, m->quantised->global, &counts);
     }
-    counts = count_scales(m);
-    if (counts.nan + counts.infinite + counts.absurd > 0) {
-        const struct safetensors_entry *own = m->quantised->scales_tensor; // NULL: the scales lie among the codes
-        add(audit, supply, own ? own : tensor_at(supply, m->quantised->codes.data), &counts);
-    }
+    counts = count_scales(m); // without a tensor of their own the scales lie among the codes
+    return add(audit, supply, m->quantised->scales_tensor, m->quantised->codes.data, &counts);
 }
 
 // ----
@@ -182,14 +221,17 @@ void model_audit_add(struct model_audit *audit, const struct supply *supply, con
 FALLIBLE model_audit_create(struct model_audit **out) {
     struct model_audit *audit = calloc(1, sizeof *audit);
     struct audited_tensor *tensors = calloc(AUDIT_TENSORS_MAX, sizeof *tensors);
+    const struct safetensors_entry **entries = calloc(AUDIT_TENSORS_MAX, sizeof *entries);
     *out = NULL;
-    if (!audit || !tensors) {
+    if (!audit || !tensors || !entries) {
         free(audit);
         free(tensors);
+        free(entries);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for an audit");
     }
     pthread_mutex_init(&audit->mutex, NULL);
     audit->tensors = tensors;
+    audit->entries = entries;
     *out = audit;
     return OK;
 }
@@ -197,6 +239,8 @@ FALLIBLE model_audit_create(struct model_audit **out) {
 void model_audit_destroy(struct model_audit *audit) {
     if (audit) {
         pthread_mutex_destroy(&audit->mutex);
+        free(audit->by_address);
+        free(audit->entries);
         free(audit->tensors);
         free(audit);
     }

@@ -30,8 +30,9 @@ struct audited_tensor {
 FALLIBLE model_audit_create(struct model_audit **out);
 void model_audit_destroy(struct model_audit *audit); // NULL is legal
 
-// Looks at the values of a matrix or vector whose codes, if it has any, are unpacked. Any thread.
-void model_audit_add(struct model_audit *audit, const struct supply *supply, const struct supply_matrix *matrix);
+// Looks at the values of a matrix or vector whose codes, if it has any, are unpacked. All matrices of an audit come from one
+// supply. Any thread. EXPERTD_ERR_NOMEM.
+FALLIBLE model_audit_add(struct model_audit *audit, const struct supply *supply, const struct supply_matrix *matrix);
 
 // The unsound tensors, ascending by name. After the load; *count: at most AUDIT_TENSORS_MAX.
 const struct audited_tensor *model_audit_tensors(struct model_audit *audit, size_t *count);

@@ -93,9 +93,9 @@ static FALLIBLE inspect_supply(const struct supply *supply, const struct model_o
     }
     out->count = supply->count;
     out->tensors = supply->checkpoint ? checkpoint_count(supply->checkpoint) : 0;
+    out->notes = supply->checkpoint ? checkpoint_take_notes(supply->checkpoint) : NULL;
     TRY(measure_all(supply, options, model, shards, count, out));
     memcpy(out->numerics_id, model->numerics_id, sizeof out->numerics_id);
-    out->notes = supply->checkpoint ? checkpoint_take_notes(supply->checkpoint) : NULL;
     return OK;
 }
 

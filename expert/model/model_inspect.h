@@ -52,8 +52,7 @@ struct inspection {
 };
 
 // shards: [count] numbers of shards for which memory is computed. options->ranks is ignored; scratch_bytes is called with
-// model->ranks set.
-// Whatever fails is out->refusal. The caller deinits.
+// model->ranks set. Whatever fails is out->refusal. The caller deinits.
 void model_inspect(const struct model_options *options, const uint32_t *shards, size_t count, struct inspection *out);
 void inspection_deinit(struct inspection *inspection); // legal on a zeroed struct
 

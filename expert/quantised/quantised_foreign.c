@@ -14,6 +14,8 @@ static const struct foreign_tensor {
      "take the original checkpoint that was converted for MLX"},
     {".weight.absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".weight.quant_map", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
+    {".absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES}, // of stacked experts
+    {".quant_map", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".SCB", "is part of a bitsandbytes quantisation (LLM.int8)", OTHER_CODES},
     {".codebooks", "is part of an AQLM quantisation", OTHER_CODES},
     {".W_q", "is part of an HQQ quantisation", OTHER_CODES},

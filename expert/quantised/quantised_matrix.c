@@ -137,8 +137,7 @@ static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, s
             if (!known || zero != first) {
                 FAIL(EXPERTD_ERR_CHECKPOINT,
                      "tensor %s has the zero point %u for group %zu of row %zu, but %s %s, which means one zero point for all: one "
-                     "of "
-                     "the two is wrong",
+                     "of the two is wrong",
                      m->zeros_tensor->name, zero, g, row, m->symmetric_key ? m->symmetric_key : "symmetric",
                      m->symmetric_key ? "is true" : "is absent, which means true");
             }

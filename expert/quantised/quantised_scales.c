@@ -235,8 +235,7 @@ static FALLIBLE check_restart(const struct take *t, const struct scale_span *spa
         char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: tensor %s is %s: its blocks of %llu rows may run through gate and up, or begin anew at up; the number of blocks "
-             "is "
-             "the same: store gate and up separately",
+             "is the same: store gate and up separately",
              take_file(t, t->scales), t->scales->name,
              expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape), (unsigned long long)span->columns);
     }

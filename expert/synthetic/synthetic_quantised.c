@@ -14,14 +14,14 @@ struct synthetic_format {
 };
 
 static const struct synthetic_format FORMATS[] = {
-    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, true, 128}, 128, "fp8_block128"},
-    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 0}, 1, "fp8_channel"},
-    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32}, 1, "mxfp8"},
-    {{EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32}, 1, "mxfp4"},
-    {{EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, false, 16}, 1, "nvfp4"},
-    {{EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32}, 1, "int4_group32"},
-    {{EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 128}, 1, "int4_group128_zero"},
-    {{EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0}, 1, "int8_channel"},
+    {{.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32, .scale_of_panel = true, .scale_k = 128}, 128, "fp8_block128"},
+    {{.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_BF16}, 1, "fp8_channel"},
+    {{.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, 1, "mxfp8"},
+    {{.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, 1, "mxfp4"},
+    {{.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .global = EXPERTD_GLOBAL_MULTIPLY, .scale_k = 16}, 1, "nvfp4"},
+    {{.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 32}, 1, "int4_group32"},
+    {{.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .zero_points = true, .scale_k = 128}, 1, "int4_group128_zero"},
+    {{.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32}, 1, "int8_channel"},
 };
 enum { FORMAT_COUNT = sizeof FORMATS / sizeof *FORMATS };
 

@@ -128,17 +128,17 @@ static int check_format(struct check *check, const struct kernel_backend *backen
 
 bool quantised_self_check(const struct kernel_backend *backend) {
     static const struct expertd_quantised_format CHECKED[] = {
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, false, 32},
-        {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, false, 0},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, false, 16},
-        {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 32},
-        {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, true, 16},
-        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, false, 128},
-        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, false, 16},
-        {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, false, 32},
-        {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, true, false, 16},
-        {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, false, false, 32},
-        {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, true, false, 32},
+        {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32},
+        {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32},
+        {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .zero_points = true, .scale_k = 16},
+        {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_BF16, .scale_k = 32},
+        {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F32, .zero_points = true, .scale_of_panel = true, .scale_k = 16},
+        {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128},
+        {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .global = EXPERTD_GLOBAL_DIVIDE, .scale_k = 16},
+        {.code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32},
+        {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .minima = true, .scale_k = 16},
+        {.code = EXPERTD_CODE_IQ4, .scale = EXPERTD_DTYPE_F16, .scale_k = 32},
+        {.code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_I8, .minima = true, .scale_k = 32},
     };
     struct check check = {.random = 88172645463325252u};
     for (size_t i = 0; i < 4 * sizeof CHECKED / sizeof *CHECKED; i++) {

@@ -21,7 +21,6 @@
 enum {
     DEVICE_CODES_PANEL = 64,
     DEVICE_CODES_TILE = 16,
-    DEVICE_CODES_STEP = 16,
     DEVICE_CODES_UNIT = 512,
     DEVICE_CODES_STAGE = 64, // k of one stage of the wgmma kernels
 };

@@ -130,6 +130,12 @@ def test_parts(tmp_path):
     refused(first, "split.no is 1 and split.count is 3, but by its name it is part 3 of 3")
     parts[2].write_bytes(third[:-100])
     refused(first, parts[2].name, "the file is truncated")
+    parts[2].write_bytes(third)
+    holder = {name: next(p for p in parts if name in p.read_bytes()) for name in (b"ffn_gate_exps", b"ffn_down_exps")}
+    assert len(set(holder.values())) == 2
+    down = holder[b"ffn_down_exps"]
+    down.write_bytes(down.read_bytes().replace(b"ffn_down_exps", b"ffn_gate_exps"))
+    refused(first, "ffn_gate_exps.weight is in two parts of the model")
 
 
 def test_a_folder_of_several_models_names_them(tmp_path):

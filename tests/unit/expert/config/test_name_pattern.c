@@ -94,6 +94,14 @@ static void the_literal_of_an_expression_is_in_each_of_its_matches(void **state)
     assert_string_equal(literal, expected);
 }
 
+static void a_glob_has_a_literal(void **state) {
+    (void)state;
+    struct name_pattern pattern;
+    assert_false(err_is(name_pattern_init(&pattern, NAME_GLOB, "*layers.5?.mlp.experts*")));
+    assert_string_equal(pattern.literal, ".mlp.experts");
+    name_pattern_deinit(&pattern);
+}
+
 static uint32_t next(uint32_t *seed) {
     return (*seed = *seed * 1664525 + 1013904223) >> 8;
 }
@@ -132,6 +140,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_syntax_matches_as_its_program_does),
         cmocka_unit_test(the_literal_of_an_expression_is_in_each_of_its_matches),
+        cmocka_unit_test(a_glob_has_a_literal),
         cmocka_unit_test(a_literal_excludes_no_match),
         cmocka_unit_test(what_is_not_valid_or_takes_too_long_is_refused),
     };

@@ -168,8 +168,7 @@ static void what_lies_further_below_is_named(void **state) {
     (void)state;
     char wanted[256];
     touch("org/repo/model.gguf");
-    snprintf(wanted, sizeof wanted, "has no config.json; %s/org/repo has model.gguf: it is of a GGUF model: name the model's file",
-             folder);
+    snprintf(wanted, sizeof wanted, "has no config.json, but a folder below has GGUF files: name %s/org/repo", folder);
     refuse(folder, wanted);
     touch("org/tiny/config.json");
     snprintf(wanted, sizeof wanted, "has no config.json, but a folder below has: name %s/org/tiny", folder);

@@ -145,12 +145,12 @@ static void presets_equal_their_architectures(void **state) {
         if (err_is(architecture_params(architecture, config, made->layer, &p))) {
             fail_msg("%s", expertd_err_message());
         }
-        bool first = false, before = false;
-        assert_false(err_is(architecture_is_moe_layer(architecture, config, made->layer, &first)));
+        enum layer_kind first = LAYER_DENSE, before = LAYER_DENSE;
+        assert_false(err_is(architecture_layer_kind(architecture, config, made->layer, &first)));
         if (made->layer > 0) {
-            assert_false(err_is(architecture_is_moe_layer(architecture, config, made->layer - 1, &before)));
+            assert_false(err_is(architecture_layer_kind(architecture, config, made->layer - 1, &before)));
         }
-        assert_true(first && !before);
+        assert_true(first != LAYER_DENSE && before == LAYER_DENSE);
         assert_params_equal(made, &p);
         config_destroy(config);
         supply_close(&supply);
