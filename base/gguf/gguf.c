@@ -87,6 +87,7 @@ static FALLIBLE take_name(struct parser *p, const char *what, uint64_t bytes_max
         FAIL(EXPERTD_ERR_CHECKPOINT, "a %s has %" PRIu64 " bytes: 1 to %" PRIu64 " are allowed", what, bytes, bytes_max);
     }
     TRY(take_bytes(p, bytes, &text));
+    INVARIANT(text != NULL);
     for (uint64_t i = 0; i < bytes; i++) {
         if (text[i] < 0x20 || text[i] == 0x7f) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "a %s contains the control character 0x%02x", what, (unsigned)text[i]);
