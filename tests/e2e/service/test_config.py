@@ -78,6 +78,9 @@ USAGE = {
     "no_device": (["--device", "gpu"], "sim:N"),
     "bad_uids": (["--allow-uids", "root"], "root"),
     "message_too_small": (["--max-message-bytes", "1"], "--max-message-bytes"),
+    "two_modes": (["--verify"], "--verify and --check-config are given"),
+    "counts_unread": (["--placement-counts", "f"], "placement_counts is set (flag --placement-counts), but placement is contiguous"),
+    "cache_unread": (["--tuning-cache", "f"], "tuning_cache is set (flag --tuning-cache), but tuning is heuristic"),
 }
 
 
@@ -95,6 +98,13 @@ def test_a_wrong_command_line_exits_64_and_names_the_cause(name):
     done = check_config(*model, *arguments)
     assert done.returncode == 64, done.stderr
     assert named in done.stderr and len(done.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize("modes", (("--inspect", "--verify"), ("--print-config", "--verify"), ("--inspect", "--print-config")))
+def test_two_modes_contradict_each_other(modes):
+    done = run_program("expertd", "--model", MODEL, *modes)
+    assert done.returncode == 64 and all(mode in done.stderr for mode in modes), done.stderr
+    assert done.stdout == ""
 
 
 FILES = {
