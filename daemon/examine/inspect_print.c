@@ -138,6 +138,9 @@ static void put_shards(const struct inspection *inspection) {
     printf("(host memory without devices and messages; loading until the model is served, scratch from then on)\navailable: %s "
            "(%s)\n",
            memory_text(inspection->available.bytes, have), printable_escape(inspection->available.what, what, sizeof what));
+    if (inspection->loading.bytes < inspection->available.bytes) {
+        printf("of it for weights and loading: %s (%s)\n", memory_text(inspection->loading.bytes, have), inspection->loading.what);
+    }
 }
 
 static void put_notes(const struct checkpoint_notes *notes) {
@@ -240,13 +243,15 @@ static json_t *inspection_json(const struct inspection *inspection) {
         json_array_append_new(shards, shards_json(&inspection->shards[i]));
     }
     const bool measured = inspection->shards_count > 0;
-    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "model", text_json(inspection->name),
-                     "folder", text_json(inspection->folder), "model_type", text_json(inspection->model_type), "served",
-                     inspection->refusal.code == EXPERTD_ERR_OK, "refusal", refusal_json(&inspection->refusal), "compute_dtype",
+    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "model",
+                     text_json(inspection->name), "folder", text_json(inspection->folder), "model_type",
+                     text_json(inspection->model_type), "served", inspection->refusal.code == EXPERTD_ERR_OK, "refusal",
+                     refusal_json(&inspection->refusal), "compute_dtype",
                      inspection->numerics_id[0] ? json_string(expertd_dtype_name(inspection->compute_dtype)) : json_null(),
                      "numerics_id", text_json(inspection->numerics_id), "tensors", (json_int_t)inspection->tensors, "served_layers",
                      (json_int_t)served_layers(inspection), "stored_bytes", number_json(stored_bytes(inspection)),
-                     "memory_available_bytes", measured ? number_json(inspection->available.bytes) : json_null(), "layers", layers,
+                     "memory_available_bytes", measured ? number_json(inspection->available.bytes) : json_null(),
+                     "memory_loading_bytes", measured ? number_json(inspection->loading.bytes) : json_null(), "layers", layers,
                      "shards", shards, "notes", notes_json(inspection->notes));
 }
 

@@ -58,8 +58,8 @@ def test_bytes_on_disk_are_those_of_the_headers():
 
 
 def test_equal_layers_are_one_row():
-    rows = rows_of(inspect("synthetic:qwen3-30b-a3b"))
-    assert rows["0-47"].split()[1:4] == ["128", "8", "2048"] and rows["0-47"].split()[-1] == "BF16"
+    rows = rows_of(inspect("synthetic:qwen3-30b-a3b,experts=16"))
+    assert rows["0-47"].split()[1:4] == ["16", "8", "2048"] and rows["0-47"].split()[-1] == "BF16"
     assert "48 layers" in rows["served"]
 
 
@@ -72,9 +72,26 @@ def test_several_numbers_of_shards_divide_the_experts():
 
 
 def test_a_model_larger_than_memory_is_described():
-    found = inspect_json("synthetic:deepseek-v3")
-    assert found["served"] and not found["shards"][0]["fits"]
-    assert "does not fit" in inspect("synthetic:deepseek-v3")
+    found = inspect_json("synthetic:deepseek-v3", status=69)
+    assert not found["served"] and not found["shards"][0]["fits"] and len(found["layers"]) == 58
+    assert "does not fit" in inspect("synthetic:deepseek-v3", status=69)
+
+
+def test_what_does_not_fit_is_refused_as_a_start_refuses_it():
+    limited = ("--memory-max", "4GiB", "--device", "cpu")
+    found = inspect_json("synthetic:qwen3-30b-a3b", *limited, status=69)
+    started = run_program("expertd", "--model", "synthetic:qwen3-30b-a3b", *limited, "--listen", "127.0.0.1:0", "--http", "off")
+    assert started.returncode == 69 and found["refusal"]["message"] in started.stderr and found["refusal"]["reason"] == "NOMEM"
+    assert "3 layers would fit: --layers 0-2" in found["refusal"]["message"]
+    assert inspect_json("synthetic:qwen3-30b-a3b", *limited, "--layers", "0-2")["served"]
+
+
+def test_the_limit_that_decides_is_shown():
+    for limit, status in (("12MiB", 69), ("13MiB", 0)):
+        text = inspect("synthetic:tiny", "--memory-max", limit, "--device", "cpu", status=status)
+        assert f"of it for weights and loading: {limit[:2]}.0 MiB (the configured memory limit)" in text
+        assert inspect_json("synthetic:tiny", "--memory-max", limit, status=status)["memory_loading_bytes"] == int(limit[:2]) << 20
+    assert "of it for weights" not in inspect("synthetic:tiny")
 
 
 def test_layers_are_selected():
@@ -198,11 +215,11 @@ def thousand_files(tmp_path_factory):
 
 
 def test_a_thousand_files_take_less_than_a_second(thousand_files):
-    inspect(thousand_files)  # the folder's entries are now in the kernel's caches
+    inspect(thousand_files, status=69)  # the folder's entries are now in the kernel's caches
     begun = time.monotonic()
-    found = inspect_json(thousand_files)
+    found = inspect_json(thousand_files, status=69)
     assert time.monotonic() - begun < 1 * SLOW
-    assert found["served"] and found["stored_bytes"] > 300 << 30 and not found["shards"][0]["fits"]
+    assert found["refusal"]["reason"] == "NOMEM" and found["stored_bytes"] > 300 << 30 and not found["shards"][0]["fits"]
 
 
 # ---- the command line
