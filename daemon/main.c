@@ -12,6 +12,7 @@
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
 #include "daemon/examine/inspect.h"
+#include "daemon/examine/inspect_print.h"
 #include "daemon/examine/verify.h"
 #include "daemon/log/log.h"
 #include "daemon/process/app.h"
@@ -393,11 +394,28 @@ static int handle_switches(const struct options *options) {
     return options->check_config ? check_config(options) : -1;
 }
 
+static bool has_word(int argc, char *const *argv, const char *word) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The options could not be read. --inspect --json prints one object in any case.
+static int report_start(err_t e, int argc, char *const *argv) {
+    if (has_word(argc, argv, "--inspect") && has_word(argc, argv, "--json")) {
+        inspect_print_error_json(e);
+    }
+    return report(e);
+}
+
 int main(int argc, char **argv) {
     static struct app app; // static, because handles of the loop live in it
     err_t e = surroundings_prepare();
     e = err_is(e) ? e : options_parse(argc, argv, environ, &app.options);
-    int code = err_is(e) ? report(e) : handle_switches(&app.options);
+    int code = err_is(e) ? report_start(e, argc, argv) : handle_switches(&app.options);
     e = code == 0 ? standard_output_flush() : OK;
     code = err_is(e) ? report(e) : code;
     if (code < 0) {

@@ -339,7 +339,13 @@ static const struct flag_row FLAGS[] = {
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
-static FALLIBLE unknown_flag(const char *word, size_t length) {
+static FALLIBLE unknown_flag(const struct ctl_options *options, const char *word, size_t length) {
+    if (options->command == COMMAND_INSPECT) {
+        FAIL(EXPERTD_ERR_USAGE,
+             "unknown flag %.*s: expertctl inspect takes --layers, --shards and --json; give other options of a start to expertd "
+             "--inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN=true",
+             (int)length, word);
+    }
     const char *names[FLAG_COUNT + BENCH_FLAGS_MAX];
     size_t count = 0;
     for (; count < FLAG_COUNT; count++) {
@@ -368,6 +374,18 @@ static const struct flag_row *find_flag(const char *word, size_t length) {
     return NULL;
 }
 
+// The command of the line: the one already read, else the first command's name from argv[at] on.
+static enum command command_at(int argc, char *const *argv, int at, const struct ctl_options *options) {
+    for (; options->command == COMMAND_NONE && at < argc; at++) {
+        for (size_t i = 0; i < COMMAND_COUNT; i++) {
+            if (strcmp(argv[at], COMMANDS[i].name) == 0) {
+                return COMMANDS[i].command;
+            }
+        }
+    }
+    return options->command;
+}
+
 // Reads one flag at argv[*at] and its value, in the same word or the next one. *seen has a bit per flag.
 static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, struct ctl_options *out) {
     _Static_assert(FLAG_COUNT <= 64, "a bit per flag");
@@ -375,10 +393,10 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, 
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     const struct flag_row *flag = find_flag(word, length);
-    if (!flag || (flag->set == set_layers && out->command != COMMAND_INSPECT)) { // bench has --layers too
+    if (!flag || (flag->set == set_layers && command_at(argc, argv, *at, out) != COMMAND_INSPECT)) { // bench has --layers too
         bool known;
         TRY(bench_options_read(argc, argv, at, &out->bench, &known));
-        return known ? OK : unknown_flag(word, length);
+        return known ? OK : unknown_flag(out, word, length);
     }
     uint64_t bit = UINT64_C(1) << (flag - FLAGS);
     if (*seen & bit) {
@@ -518,6 +536,9 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
     if (out->placement == PLACEMENT_APPLY && !out->plan) {
         out->plan = word;
         return OK;
+    }
+    if (out->command == COMMAND_INSPECT) {
+        FAIL(EXPERTD_ERR_USAGE, "%s: inspect describes one model at a time, and %s is named already", word, out->inspected);
     }
     FAIL(EXPERTD_ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
 }

@@ -46,7 +46,8 @@ int examine_inspect(const struct options *options) {
     struct loaded loaded = {0};
     struct inspection inspection = {0};
     err_t e = prepare(options, &loaded);
-    if (!err_is(e)) {
+    const bool inspected = !err_is(e);
+    if (inspected) {
         inspect(options, &loaded, &inspection);
         refuse_too_large(options, &inspection);
         e = options->json ? inspect_print_json(&inspection) : inspect_print_table(&inspection);
@@ -55,6 +56,9 @@ int examine_inspect(const struct options *options) {
     const int code = err_exit_code(err_is(e) ? e.code : inspection.refusal.code);
     if (err_is(e)) {
         fprintf(stderr, "expertd: %s\n", expertd_err_message());
+    }
+    if (err_is(e) && options->json && !inspected) {
+        inspect_print_error_json(e);
     }
     inspection_deinit(&inspection);
     return code;

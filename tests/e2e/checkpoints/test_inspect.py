@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -121,6 +122,13 @@ def test_a_refused_layer_does_not_hide_the_others(tmp_path):
     assert [layer["served"] for layer in found["layers"]] == [True, False]
     assert not found["served"] and found["model_type"] == "mixtral" and found["refusal"]["reason"] == "CHECKPOINT"
     assert inspect_json(folder, "--layers", "0-0")["served"]
+
+
+def test_equal_refusals_are_one_row(tmp_path):
+    folder = copy_case("mixtral", tmp_path)
+    change_config(folder, num_experts_per_tok=4096)
+    text = inspect(folder, status=65)
+    assert sum("refused: " in line for line in text.splitlines()) == 1 and rows_of(text)["0-1"].split()[1] == "refused:", text
 
 
 def test_layers_whose_files_are_missing_are_named(thousand_files, tmp_path):
@@ -247,13 +255,34 @@ def test_expertctl_runs_the_expertd_on_path_or_says_that_there_is_none(tmp_path)
     ("expertd", ("--json", "--model", "synthetic:tiny"), "--inspect"),
     ("expertd", ("--inspect",), "--model"),
     ("expertctl", ("inspect",), "needs a model"),
-    ("expertctl", ("inspect", "a", "b"), "b: one command at a time"),
+    ("expertctl", ("inspect", "a", "b"), "b: inspect describes one model at a time, and a is named already"),
+    ("expertctl", ("inspect", "--widen", "synthetic:tiny"), "expertd --inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN"),
     ("expertctl", ("models", "--shards", "2"), "belongs to expertctl inspect"),
     ("expertctl", ("models", "--layers", "0-1"), "belongs to expertctl bench"),
 ])
 def test_wrong_command_lines(program, arguments, named):
     done = run_program(program, *arguments)
     assert done.returncode == 64 and named in done.stderr
+
+
+@pytest.mark.parametrize("arguments, env, named", [
+    (("--layers", "3-1"), {}, "ends before it starts"),
+    (("--shards", "0"), {}, "--shards"),
+    ((), {"EXPERTD_WIDEN": "perhaps"}, "EXPERTD_WIDEN"),
+    (("--kernels", "neon" if platform.machine() == "x86_64" else "avx2"), {}, "kernel backend"),
+])
+def test_an_error_is_one_json_object_too(arguments, env, named):
+    runs = [("expertd", "--inspect", "--model", "synthetic:tiny")]
+    runs += [("expertctl", "inspect", "synthetic:tiny")] * ("--kernels" not in arguments)
+    for run in runs:
+        done = run_program(*run, "--json", *arguments, env=env)
+        found = json.loads(done.stdout)["error"]
+        assert done.returncode in (64, 69, 78) and named in found["message"] and found["message"] in done.stderr
+
+
+def test_layers_may_precede_the_command():
+    done = run_program("expertctl", "--layers", "1-2", "inspect", "synthetic:tiny", "--json")
+    assert [layer["layer"] for layer in json.loads(done.stdout)["layers"]] == [1, 2]
 
 
 def test_a_lost_output_is_an_error():
