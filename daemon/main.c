@@ -12,7 +12,6 @@
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
 #include "daemon/examine/inspect.h"
-#include "daemon/examine/inspect_print.h"
 #include "daemon/examine/verify.h"
 #include "daemon/log/log.h"
 #include "daemon/process/app.h"
@@ -24,6 +23,9 @@ enum {
     ADMIN_CONNECTIONS = 32,
     HTTP_CONNECTIONS = 64,
     RESERVED_DESCRIPTORS = 256, // for files, HTTP, the admin socket and gRPC itself
+    // Below these the C++ runtime of gRPC may end the process: stacks and allocator arenas of its threads, before any model.
+    ADDRESS_SPACE_MIN = 512 << 20,
+    WRITABLE_MIN = 256 << 20,
 };
 
 static int report(err_t e) {
@@ -333,7 +335,8 @@ static void take_down(struct app *app) {
 
 static int serve_until_the_end(struct app *app) {
     block_signals(SIG_BLOCK);
-    err_t e = mapped_install_handler();
+    err_t e = surroundings_check_memory(ADDRESS_SPACE_MIN, WRITABLE_MIN);
+    e = err_is(e) ? e : mapped_install_handler();
     if (!err_is(e)) {
         e = build(app);
     }
@@ -406,7 +409,7 @@ static bool has_word(int argc, char *const *argv, const char *word) {
 // The options could not be read. --inspect --json prints one object in any case.
 static int report_start(err_t e, int argc, char *const *argv) {
     if (has_word(argc, argv, "--inspect") && has_word(argc, argv, "--json")) {
-        inspect_print_error_json(e);
+        examine_inspect_error(e);
     }
     return report(e);
 }

@@ -63,3 +63,7 @@ int examine_inspect(const struct options *options) {
     inspection_deinit(&inspection);
     return code;
 }
+
+void examine_inspect_error(err_t e) {
+    inspect_print_error_json(e);
+}
