@@ -1,14 +1,13 @@
 #include "client/expertctl/options.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/suggest.h"
+#include "client/expertctl/options_number.h"
 
-enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
+enum { DEFAULT_TIMEOUT_S = 30, BENCH_FLAGS_MAX = 64 };
 
 // ---- commands
 
@@ -55,17 +54,6 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
 
 // ---- values
 
-static FALLIBLE read_number(const char *flag, const char *value, uint64_t max, uint64_t *out) {
-    char *end = NULL;
-    errno = 0;
-    unsigned long long number = isdigit((unsigned char)value[0]) ? strtoull(value, &end, 10) : 0;
-    if (!end || *end || errno || number > max) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: an integer from 0 to %llu is expected", flag, value, (unsigned long long)max);
-    }
-    *out = number;
-    return OK;
-}
-
 static FALLIBLE set_address(struct ctl_options *out, const char *value) {
     struct address parsed;
     TRY_IN(address_parse(value, &parsed), "--address");
@@ -90,22 +78,12 @@ static FALLIBLE set_http(struct ctl_options *out, const char *value) {
     return OK;
 }
 
-static FALLIBLE read_seconds(const char *flag, const char *value, int64_t *out_us) {
-    char *end = NULL;
-    double seconds = strtod(value, &end);
-    if (end == value || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: seconds above 0 and up to %d are expected, such as 2.5", flag, value, TIMEOUT_MAX_S);
-    }
-    *out_us = (int64_t)ceil(seconds * 1e6);
-    return OK;
-}
-
 static FALLIBLE set_timeout(struct ctl_options *out, const char *value) {
-    return read_seconds("--timeout", value, &out->timeout_us);
+    return ctl_read_seconds("--timeout", value, &out->timeout_us);
 }
 
 static FALLIBLE set_interval(struct ctl_options *out, const char *value) {
-    return read_seconds("--interval", value, &out->interval_us);
+    return ctl_read_seconds("--interval", value, &out->interval_us);
 }
 
 static FALLIBLE set_once(struct ctl_options *out, const char *value) {
@@ -128,14 +106,14 @@ static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
         out->have_layer = false;
         return OK;
     }
-    TRY(read_number("--layer", value, UINT32_MAX, &number));
+    TRY(ctl_read_number("--layer", value, UINT32_MAX, &number));
     out->layer = (uint32_t)number;
     out->have_layer = true;
     return OK;
 }
 
 static FALLIBLE set_split(struct ctl_options *out, const char *value) {
-    TRY(read_number("--split", value, UINT32_MAX, &out->split));
+    TRY(ctl_read_number("--split", value, UINT32_MAX, &out->split));
     if (out->split == 0) {
         FAIL(EXPERTD_ERR_USAGE, "--split 0: at least one token goes into a call");
     }
@@ -230,7 +208,7 @@ static FALLIBLE set_policy(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_replicas(struct ctl_options *out, const char *value) {
     uint64_t number = 0;
-    TRY(read_number("--replicas", value, UINT32_MAX, &number));
+    TRY(ctl_read_number("--replicas", value, UINT32_MAX, &number));
     out->replicas = (uint32_t)number;
     return OK;
 }
