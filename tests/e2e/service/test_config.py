@@ -219,3 +219,13 @@ def test_every_option_of_the_help_is_in_the_pages_and_the_fuzzers_dictionary():
 def test_output_to_a_closed_pipe_does_not_crash():
     process = subprocess.Popen(["sh", "-c", "\"$0\" --help | true", run_program.__globals__["BIN"] / "expertd"])
     assert process.wait(20) == 0
+
+
+def test_the_help_and_the_page_name_every_variable_of_the_cache():
+    """The rows of hub_cache.c are what the daemon does."""
+    source = (ROOT / "daemon/config/hub_cache.c").read_text()
+    variables = [name for name in re.findall(r'^    \{"([A-Z_]+)", "', source, re.M) if name != "HOME"]
+    assert len(variables) == 7
+    help_text = run_program("expertd", "--help").stdout
+    row = next(line for line in (ROOT / "docs/operate.md").read_text().splitlines() if line.startswith("| `--hf-cache DIR`"))
+    assert all(f"${name}" in help_text and f"${name}" in row for name in variables)
