@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/memory_cause.h"
+
 enum { HUGE_PAGE = 2 << 20, PAGES_PER_CALL = 1 << 12 };
 
 FALLIBLE arena_init(struct arena *arena, size_t bytes) {
@@ -18,7 +20,8 @@ FALLIBLE arena_init(struct arena *arena, size_t bytes) {
     }
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_NOMEM, "cannot reserve %zu bytes: %s", bytes, strerror(errno));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_NOMEM, "cannot reserve %zu bytes: %s", bytes, memory_cause(errno, bytes, true, cause));
     }
     if (bytes >= HUGE_PAGE) {
         (void)madvise(base, bytes, MADV_HUGEPAGE); // optional: without it the kernel uses normal pages

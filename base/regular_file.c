@@ -24,7 +24,8 @@ static FALLIBLE cannot_open(const char *path, int cause) {
              lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? " (the target of this link)" : "");
     case EACCES:
     case EPERM:
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let user %u read it", path, strerror(cause), (unsigned)geteuid());
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", path, strerror(cause),
+             (unsigned)geteuid());
     case ENOTDIR:
     case ELOOP:
     case ENAMETOOLONG:

@@ -1,4 +1,5 @@
 #include "base/safetensors.h"
+#include "base/memory_cause.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -389,7 +390,8 @@ static FALLIBLE map_file(const char *path, int fd, uint64_t size, void **map) {
     }
     void *start = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (start == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, strerror(errno));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, memory_cause(errno, size, false, cause));
     }
     *map = start;
     return OK;

@@ -23,6 +23,9 @@ enum {
     ADMIN_CONNECTIONS = 32,
     HTTP_CONNECTIONS = 64,
     RESERVED_DESCRIPTORS = 256, // for files, HTTP, the admin socket and gRPC itself
+    // Below these the C++ runtime of gRPC may end the process: stacks and allocator arenas of its threads, before any model.
+    ADDRESS_SPACE_MIN = 512 << 20,
+    WRITABLE_MIN = 256 << 20,
 };
 
 static int report(err_t e) {
@@ -332,7 +335,8 @@ static void take_down(struct app *app) {
 
 static int serve_until_the_end(struct app *app) {
     block_signals(SIG_BLOCK);
-    err_t e = mapped_install_handler();
+    err_t e = surroundings_check_memory(ADDRESS_SPACE_MIN, WRITABLE_MIN);
+    e = err_is(e) ? e : mapped_install_handler();
     if (!err_is(e)) {
         e = build(app);
     }
@@ -393,11 +397,28 @@ static int handle_switches(const struct options *options) {
     return options->check_config ? check_config(options) : -1;
 }
 
+static bool has_word(int argc, char *const *argv, const char *word) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The options could not be read. --inspect --json prints one object in any case.
+static int report_start(err_t e, int argc, char *const *argv) {
+    if (has_word(argc, argv, "--inspect") && has_word(argc, argv, "--json")) {
+        examine_inspect_error(e);
+    }
+    return report(e);
+}
+
 int main(int argc, char **argv) {
     static struct app app; // static, because handles of the loop live in it
     err_t e = surroundings_prepare();
     e = err_is(e) ? e : options_parse(argc, argv, environ, &app.options);
-    int code = err_is(e) ? report(e) : handle_switches(&app.options);
+    int code = err_is(e) ? report_start(e, argc, argv) : handle_switches(&app.options);
     e = code == 0 ? standard_output_flush() : OK;
     code = err_is(e) ? report(e) : code;
     if (code < 0) {

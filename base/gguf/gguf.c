@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/mapped.h"
+#include "base/memory_cause.h"
 #include "base/regular_file.h"
 
 enum { VERSION_MIN = 2, VERSION_MAX = 3, RANK_MAX = 4, DEFAULT_ALIGNMENT = 32, ALIGNMENT_MAX = 1 << 20, NAME_SHOWN_MAX = 128 };
@@ -445,7 +446,8 @@ FALLIBLE gguf_open(const char *path, struct gguf *out) {
     int cause = errno;
     close(fd);
     if (map == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, strerror(cause));
+        char text[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, memory_cause(cause, size, false, text));
     }
     if (map) {
         mapped_add(map, size, path); // while the header is read; `out` has no path yet

@@ -9,6 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/memory_cause.h"
+
 enum {
     DESCRIPTORS_MIN = 32,       // gRPC's event engine, listeners and files of one idle program
     MAIN_STACK_MIN = 512 << 10, // of the main thread
@@ -103,16 +105,21 @@ static FALLIBLE raise_descriptor_limit(void) {
     return OK;
 }
 
-// Libraries end the process when a small allocation fails. The memory for their threads and for the program's start must be there.
-static FALLIBLE check_memory(void) {
-    void *probe = mmap(NULL, MEMORY_MIN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+static FALLIBLE check_mapping(uint64_t bytes, bool writable) {
+    const int protection = writable ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void *probe = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (probe == MAP_FAILED) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "the process cannot map %d MiB of memory: %s: raise the limits on its address space and data (ulimit -v, ulimit -d)",
-             MEMORY_MIN >> 20, strerror(errno));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "the process needs %llu MiB of %s and cannot map them: %s", (unsigned long long)bytes >> 20,
+             writable ? "writable memory" : "address space", memory_cause(errno, bytes, writable, cause));
     }
-    munmap(probe, MEMORY_MIN);
+    munmap(probe, bytes);
     return OK;
+}
+
+FALLIBLE surroundings_check_memory(uint64_t bytes, uint64_t writable_bytes) {
+    TRY(check_mapping(bytes, false));
+    return check_mapping(writable_bytes, true);
 }
 
 FALLIBLE surroundings_prepare(void) {
@@ -121,5 +128,5 @@ FALLIBLE surroundings_prepare(void) {
     TRY(raise_stack_limit());
     TRY(set_thread_stacks());
     TRY(raise_descriptor_limit());
-    return check_memory();
+    return surroundings_check_memory(MEMORY_MIN, MEMORY_MIN); // libraries end the process when a small allocation fails
 }

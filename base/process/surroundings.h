@@ -5,6 +5,8 @@
 #ifndef EXPERTD_BASE_PROCESS_SURROUNDINGS_H
 #define EXPERTD_BASE_PROCESS_SURROUNDINGS_H
 
+#include <stdint.h>
+
 #include "base/err.h"
 
 // The first statement of main, before any thread exists and before anything is opened or printed.
@@ -17,5 +19,9 @@
 //
 // EXPERTD_ERR_UNAVAILABLE: a hard limit is too low for any program of this project. The message names the limit.
 FALLIBLE surroundings_prepare(void);
+
+// Can the process still map `bytes`, of which `writable_bytes` are writable? Nothing is mapped afterwards. EXPERTD_ERR_UNAVAILABLE
+// names the limit that is too low.
+FALLIBLE surroundings_check_memory(uint64_t bytes, uint64_t writable_bytes);
 
 #endif

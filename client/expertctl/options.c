@@ -1,14 +1,13 @@
 #include "client/expertctl/options.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/suggest.h"
+#include "client/expertctl/options_number.h"
 
-enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
+enum { DEFAULT_TIMEOUT_S = 30, BENCH_FLAGS_MAX = 64 };
 
 // ---- commands
 
@@ -55,17 +54,6 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
 
 // ---- values
 
-static FALLIBLE read_number(const char *flag, const char *value, uint64_t max, uint64_t *out) {
-    char *end = NULL;
-    errno = 0;
-    unsigned long long number = isdigit((unsigned char)value[0]) ? strtoull(value, &end, 10) : 0;
-    if (!end || *end || errno || number > max) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: an integer from 0 to %llu is expected", flag, value, (unsigned long long)max);
-    }
-    *out = number;
-    return OK;
-}
-
 static FALLIBLE set_address(struct ctl_options *out, const char *value) {
     struct address parsed;
     TRY_IN(address_parse(value, &parsed), "--address");
@@ -90,22 +78,12 @@ static FALLIBLE set_http(struct ctl_options *out, const char *value) {
     return OK;
 }
 
-static FALLIBLE read_seconds(const char *flag, const char *value, int64_t *out_us) {
-    char *end = NULL;
-    double seconds = strtod(value, &end);
-    if (end == value || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S) {
-        FAIL(EXPERTD_ERR_USAGE, "%s %s: seconds above 0 and up to %d are expected, such as 2.5", flag, value, TIMEOUT_MAX_S);
-    }
-    *out_us = (int64_t)ceil(seconds * 1e6);
-    return OK;
-}
-
 static FALLIBLE set_timeout(struct ctl_options *out, const char *value) {
-    return read_seconds("--timeout", value, &out->timeout_us);
+    return ctl_read_seconds("--timeout", value, &out->timeout_us);
 }
 
 static FALLIBLE set_interval(struct ctl_options *out, const char *value) {
-    return read_seconds("--interval", value, &out->interval_us);
+    return ctl_read_seconds("--interval", value, &out->interval_us);
 }
 
 static FALLIBLE set_once(struct ctl_options *out, const char *value) {
@@ -128,14 +106,14 @@ static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
         out->have_layer = false;
         return OK;
     }
-    TRY(read_number("--layer", value, UINT32_MAX, &number));
+    TRY(ctl_read_number("--layer", value, UINT32_MAX, &number));
     out->layer = (uint32_t)number;
     out->have_layer = true;
     return OK;
 }
 
 static FALLIBLE set_split(struct ctl_options *out, const char *value) {
-    TRY(read_number("--split", value, UINT32_MAX, &out->split));
+    TRY(ctl_read_number("--split", value, UINT32_MAX, &out->split));
     if (out->split == 0) {
         FAIL(EXPERTD_ERR_USAGE, "--split 0: at least one token goes into a call");
     }
@@ -230,7 +208,7 @@ static FALLIBLE set_policy(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_replicas(struct ctl_options *out, const char *value) {
     uint64_t number = 0;
-    TRY(read_number("--replicas", value, UINT32_MAX, &number));
+    TRY(ctl_read_number("--replicas", value, UINT32_MAX, &number));
     out->replicas = (uint32_t)number;
     return OK;
 }
@@ -339,7 +317,13 @@ static const struct flag_row FLAGS[] = {
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
-static FALLIBLE unknown_flag(const char *word, size_t length) {
+static FALLIBLE unknown_flag(const struct ctl_options *options, const char *word, size_t length) {
+    if (options->command == COMMAND_INSPECT) {
+        FAIL(EXPERTD_ERR_USAGE,
+             "unknown flag %.*s: expertctl inspect takes --layers, --shards and --json; give other options of a start to expertd "
+             "--inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN=true",
+             (int)length, word);
+    }
     const char *names[FLAG_COUNT + BENCH_FLAGS_MAX];
     size_t count = 0;
     for (; count < FLAG_COUNT; count++) {
@@ -368,6 +352,18 @@ static const struct flag_row *find_flag(const char *word, size_t length) {
     return NULL;
 }
 
+// The command of the line: the one already read, else the first command's name from argv[at] on.
+static enum command command_at(int argc, char *const *argv, int at, const struct ctl_options *options) {
+    for (; options->command == COMMAND_NONE && at < argc; at++) {
+        for (size_t i = 0; i < COMMAND_COUNT; i++) {
+            if (strcmp(argv[at], COMMANDS[i].name) == 0) {
+                return COMMANDS[i].command;
+            }
+        }
+    }
+    return options->command;
+}
+
 // Reads one flag at argv[*at] and its value, in the same word or the next one. *seen has a bit per flag.
 static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, struct ctl_options *out) {
     _Static_assert(FLAG_COUNT <= 64, "a bit per flag");
@@ -375,10 +371,10 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint64_t *seen, 
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     const struct flag_row *flag = find_flag(word, length);
-    if (!flag || (flag->set == set_layers && out->command != COMMAND_INSPECT)) { // bench has --layers too
+    if (!flag || (flag->set == set_layers && command_at(argc, argv, *at, out) != COMMAND_INSPECT)) { // bench has --layers too
         bool known;
         TRY(bench_options_read(argc, argv, at, &out->bench, &known));
-        return known ? OK : unknown_flag(word, length);
+        return known ? OK : unknown_flag(out, word, length);
     }
     uint64_t bit = UINT64_C(1) << (flag - FLAGS);
     if (*seen & bit) {
@@ -518,6 +514,9 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
     if (out->placement == PLACEMENT_APPLY && !out->plan) {
         out->plan = word;
         return OK;
+    }
+    if (out->command == COMMAND_INSPECT) {
+        FAIL(EXPERTD_ERR_USAGE, "%s: inspect describes one model at a time, and %s is named already", word, out->inspected);
     }
     FAIL(EXPERTD_ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_cause.h"
 #include "daemon/admin/admin_status.h"
 #include "daemon/log/log.h"
 #include "proto/admin/admin.h"
@@ -92,7 +93,8 @@ static FALLIBLE start_thread(struct move *move) {
     admin->moving = failed == 0;
     pthread_mutex_unlock(&admin->mutex);
     if (failed) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that moves experts: %s", strerror(failed));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that moves experts: %s", memory_cause_of_thread(failed, cause));
     }
     pthread_setname_np(move->thread, "admin-move");
     move->running = true;

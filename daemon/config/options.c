@@ -189,6 +189,12 @@ static FALLIBLE check_placement(const struct options *options) {
              "replicas is %u (%s), but placement is %s (%s): replicas need placement balanced", options->replicas,
              options->origins[OPTION_REPLICAS], options->placement, options->origins[OPTION_PLACEMENT]);
     }
+    if (!balanced && options->placement_counts) {
+        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
+             "placement_counts is set (%s), but placement is %s (%s), which does not read it: set placement to balanced, or leave "
+             "placement_counts out",
+             options->origins[OPTION_PLACEMENT_COUNTS], options->placement, options->origins[OPTION_PLACEMENT]);
+    }
     return OK;
 }
 
@@ -198,6 +204,13 @@ static FALLIBLE check_tuning(const struct options *options) {
              "tuning is cached (%s), but tuning_cache is not set: set it to a file that expertd-bench tune or --tuning tune has "
              "written",
              options->origins[OPTION_TUNING]);
+    }
+    if (strcmp(options->tuning, "heuristic") == 0 && options->tuning_cache) {
+        FAIL(conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
+             "tuning_cache is set (%s), but tuning is heuristic (%s), which does not read it: set tuning to cached or tune, or "
+             "leave "
+             "tuning_cache out",
+             options->origins[OPTION_TUNING_CACHE], options->origins[OPTION_TUNING]);
     }
     return OK;
 }
@@ -211,7 +224,27 @@ static FALLIBLE check_quantize(const struct options *options) {
     return OK;
 }
 
+// A run does one of these things, or serves.
+static FALLIBLE check_one_mode(const struct options *options) {
+    const struct {
+        bool given;
+        const char *flag;
+    } modes[] = {{options->inspect, "--inspect"},
+                 {options->verify, "--verify"},
+                 {options->check_config, "--check-config"},
+                 {options->print_config, "--print-config"}};
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (modes[i].given && first) {
+            FAIL(EXPERTD_ERR_USAGE, "%s and %s are given: each is a run of its own; give one of them", first, modes[i].flag);
+        }
+        first = modes[i].given ? modes[i].flag : first;
+    }
+    return OK;
+}
+
 static FALLIBLE check_all(struct options *options) {
+    TRY(check_one_mode(options));
     TRY(check_queue(options));
     TRY(check_piece(options));
     TRY(check_addresses(options));

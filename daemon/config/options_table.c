@@ -56,8 +56,10 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                          .type = OPTIONS_TEXT,
                          .offset = FIELD(hf_cache),
                          .value = "DIR",
-                         .help = "Folder in which ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub, "
-                                 "$XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub]."},
+                         .help = "Folder in which ORG/NAME is looked up [default: the first that is set of "
+                                 "$HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub, $TRANSFORMERS_CACHE, "
+                                 "$PYTORCH_TRANSFORMERS_CACHE, $PYTORCH_PRETRAINED_BERT_CACHE, "
+                                 "$XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub]."},
     [OPTION_LISTEN] = {.name = "listen",
                        .type = OPTIONS_LISTEN,
                        .offset = FIELD(listen),

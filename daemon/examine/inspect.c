@@ -27,6 +27,14 @@ static void inspect(const struct options *options, const struct loaded *loaded, 
     model_inspect(&model, given ? &options->shards : USUAL, given ? 1 : sizeof USUAL / sizeof *USUAL, out);
 }
 
+// The exit code of a start depends on this. On devices the weights need no host memory.
+static void refuse_too_large(const struct options *options, struct inspection *inspection) {
+    if (inspection->refusal.code == EXPERTD_ERR_OK && inspection->too_large.code != EXPERTD_ERR_OK &&
+        !loading_uses_devices(options)) {
+        inspection->refusal = inspection->too_large;
+    }
+}
+
 static FALLIBLE prepare(const struct options *options, struct loaded *loaded) {
     log_init(LOG_LEVEL_ERROR, options->journal); // standard output has everything
     TRY(mapped_install_handler());
@@ -38,8 +46,10 @@ int examine_inspect(const struct options *options) {
     struct loaded loaded = {0};
     struct inspection inspection = {0};
     err_t e = prepare(options, &loaded);
-    if (!err_is(e)) {
+    const bool inspected = !err_is(e);
+    if (inspected) {
         inspect(options, &loaded, &inspection);
+        refuse_too_large(options, &inspection);
         e = options->json ? inspect_print_json(&inspection) : inspect_print_table(&inspection);
     }
     loading_unload(&loaded);
@@ -47,6 +57,13 @@ int examine_inspect(const struct options *options) {
     if (err_is(e)) {
         fprintf(stderr, "expertd: %s\n", expertd_err_message());
     }
+    if (err_is(e) && options->json && !inspected) {
+        inspect_print_error_json(e);
+    }
     inspection_deinit(&inspection);
     return code;
+}
+
+void examine_inspect_error(err_t e) {
+    inspect_print_error_json(e);
 }

@@ -98,7 +98,15 @@ static void put_run(const struct inspection *inspection, size_t first, size_t en
            inspection->layers[first].refusal ? printable_escape(inspection->layers[first].refusal, text, sizeof text) : "");
 }
 
-// Layers of one run have consecutive numbers and equal rows. A refused layer has a row of its own.
+// row: the text of layer_row.
+static bool same_row(const struct inspected_layer *a, const char *row, const struct inspected_layer *b, const char *other) {
+    if (a->refusal || b->refusal) {
+        return a->refusal && b->refusal && strcmp(a->refusal, b->refusal) == 0;
+    }
+    return strcmp(row, other) == 0;
+}
+
+// Layers of one run have consecutive numbers and equal rows, or are refused with the same text.
 static void put_layers(const struct inspection *inspection) {
     char row[ROW_BYTES], next[ROW_BYTES];
     if (inspection->count == 0) {
@@ -111,7 +119,7 @@ static void put_layers(const struct inspection *inspection) {
         layer_row(&layers[first], row);
         for (end = first + 1; end < inspection->count && layers[end].layer == layers[end - 1].layer + 1; end++) {
             layer_row(&layers[end], next);
-            if (strcmp(row, next) != 0 || layers[end].refusal) {
+            if (!same_row(&layers[first], row, &layers[end], next)) {
                 break;
             }
         }
@@ -138,6 +146,9 @@ static void put_shards(const struct inspection *inspection) {
     printf("(host memory without devices and messages; loading until the model is served, scratch from then on)\navailable: %s "
            "(%s)\n",
            memory_text(inspection->available.bytes, have), printable_escape(inspection->available.what, what, sizeof what));
+    if (inspection->loading.bytes < inspection->available.bytes) {
+        printf("of it for weights and loading: %s (%s)\n", memory_text(inspection->loading.bytes, have), inspection->loading.what);
+    }
 }
 
 static void put_notes(const struct checkpoint_notes *notes) {
@@ -240,13 +251,15 @@ static json_t *inspection_json(const struct inspection *inspection) {
         json_array_append_new(shards, shards_json(&inspection->shards[i]));
     }
     const bool measured = inspection->shards_count > 0;
-    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "model", text_json(inspection->name),
-                     "folder", text_json(inspection->folder), "model_type", text_json(inspection->model_type), "served",
-                     inspection->refusal.code == EXPERTD_ERR_OK, "refusal", refusal_json(&inspection->refusal), "compute_dtype",
+    return json_pack("{s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "model",
+                     text_json(inspection->name), "folder", text_json(inspection->folder), "model_type",
+                     text_json(inspection->model_type), "served", inspection->refusal.code == EXPERTD_ERR_OK, "refusal",
+                     refusal_json(&inspection->refusal), "compute_dtype",
                      inspection->numerics_id[0] ? json_string(expertd_dtype_name(inspection->compute_dtype)) : json_null(),
                      "numerics_id", text_json(inspection->numerics_id), "tensors", (json_int_t)inspection->tensors, "served_layers",
                      (json_int_t)served_layers(inspection), "stored_bytes", number_json(stored_bytes(inspection)),
-                     "memory_available_bytes", measured ? number_json(inspection->available.bytes) : json_null(), "layers", layers,
+                     "memory_available_bytes", measured ? number_json(inspection->available.bytes) : json_null(),
+                     "memory_loading_bytes", measured ? number_json(inspection->loading.bytes) : json_null(), "layers", layers,
                      "shards", shards, "notes", notes_json(inspection->notes));
 }
 
@@ -260,4 +273,14 @@ FALLIBLE inspect_print_json(const struct inspection *inspection) {
     (void)failed; // standard_output_flush reports it
     putchar('\n');
     return standard_output_flush();
+}
+
+void inspect_print_error_json(err_t e) {
+    json_t *object =
+        json_pack("{s:{s:s, s:o}}", "error", "reason", expertd_err_name(e.code), "message", text_json(expertd_err_message()));
+    if (object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0) {
+        putchar('\n');
+    }
+    json_decref(object);
+    (void)fflush(stdout); // the message is printed to standard error as well
 }

@@ -6,5 +6,6 @@
 
 FALLIBLE inspect_print_table(const struct inspection *inspection); // layers that are equal and consecutive are one row
 FALLIBLE inspect_print_json(const struct inspection *inspection);  // one object; EXPERTD_ERR_NOMEM
+void inspect_print_error_json(err_t e);                            // the calling thread's error, as one object
 
 #endif

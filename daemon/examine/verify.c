@@ -110,12 +110,15 @@ static bool put_unsound(struct model_audit *audit) {
     return count == 0;
 }
 
-// *sound: no unsound value, and no digest that differs.
-static FALLIBLE report(const struct options *options, const struct model *model, struct model_audit *audit, bool *sound) {
+// Sound values with other digests are no sign of damage: the file may be of another model, or cut.
+enum verdict { VERDICT_SOUND, VERDICT_DIFFERENT, VERDICT_UNSOUND };
+
+static FALLIBLE report(const struct options *options, const struct model *model, struct model_audit *audit, enum verdict *verdict) {
+    static const char *const TEXTS[] = {"sound", "different", "not sound"};
     size_t differing = 0;
     put_model(model);
     put_notes(model->notes);
-    *sound = put_unsound(audit);
+    const bool sound = put_unsound(audit);
     if (options->compare_digests) {
         TRY(digest_file_compare(options->compare_digests, model, options->have_layers, &differing));
         printf("digests %s %s\n", differing == 0 ? "equal to" : "differ from", options->compare_digests);
@@ -124,29 +127,29 @@ static FALLIBLE report(const struct options *options, const struct model *model,
         TRY(digest_file_write(options->digests, model));
         printf("digests written to %s\n", options->digests);
     }
-    *sound = *sound && differing == 0;
-    puts(*sound ? "sound" : "not sound");
+    *verdict = !sound ? VERDICT_UNSOUND : differing > 0 ? VERDICT_DIFFERENT : VERDICT_SOUND;
+    puts(TEXTS[*verdict]);
     return standard_output_flush();
 }
 
-static FALLIBLE verify(const struct options *options, struct loaded *loaded, struct model_audit *audit, bool *sound) {
+static FALLIBLE verify(const struct options *options, struct loaded *loaded, struct model_audit *audit, enum verdict *verdict) {
     TRY(prepare(options, loaded));
     TRY(options->digests ? digest_file_check_target(options->digests) : OK);
     TRY(options->compare_digests ? digest_file_check(options->compare_digests) : OK);
     TRY(load(options, loaded, audit));
-    return report(options, &loaded->model, audit, sound);
+    return report(options, &loaded->model, audit, verdict);
 }
 
 int examine_verify(const struct options *options) {
     struct loaded loaded = {0};
     struct model_audit *audit;
-    bool sound = false;
+    enum verdict verdict = VERDICT_UNSOUND;
     err_t e = model_audit_create(&audit);
-    e = err_is(e) ? e : verify(options, &loaded, audit, &sound);
+    e = err_is(e) ? e : verify(options, &loaded, audit, &verdict);
     if (err_is(e)) {
         fprintf(stderr, "expertd: %s\n", expertd_err_message());
     }
     loading_unload(&loaded);
     model_audit_destroy(audit);
-    return err_is(e) ? err_exit_code(e.code) : sound ? 0 : EXIT_UNSOUND;
+    return err_is(e) ? err_exit_code(e.code) : verdict == VERDICT_SOUND ? 0 : EXIT_UNSOUND;
 }

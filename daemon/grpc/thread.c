@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory_cause.h"
 #include "base/thread_signals.h"
 #include "daemon/grpc/call.h"
 #include "daemon/grpc/wake.h"
@@ -136,10 +137,9 @@ err_t thread_start(struct rpc_thread *thread) {
     int failed = pthread_create(&thread->id, NULL, thread_main, thread);
     thread_signals_restore(&before);
     if (failed) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "cannot start the thread of completion queue %u: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, "
-             "TasksMax)",
-             thread->index, strerror(failed));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of completion queue %u: %s", thread->index,
+             memory_cause_of_thread(failed, cause));
     }
     char name[16];
     snprintf(name, sizeof name, "%s-%u", thread->server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", thread->index);

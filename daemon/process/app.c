@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory_cause.h"
 #include "daemon/log/log.h"
 #include "daemon/process/notify.h"
 #include "expert/engine/engine.h"
@@ -37,9 +38,8 @@ static void *loader_main(void *context) {
 FALLIBLE app_start_loading(struct app *app) {
     int error = pthread_create(&app->loader, NULL, loader_main, app);
     if (error) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "cannot start the loader thread: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, TasksMax)",
-             strerror(error));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the loader thread: %s", memory_cause_of_thread(error, cause));
     }
     return OK;
 }

@@ -248,6 +248,14 @@ static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }
 
+bool loading_uses_devices(const struct options *options) {
+    struct expertd_devices *devices = NULL;
+    err_t e = find_devices(options->device, &devices);
+    const bool uses = err_is(e) || devices != NULL;
+    expertd_devices_close(devices);
+    return uses;
+}
+
 // Opens the devices and sets the number of shards: one for each device, or --shards if that is larger.
 static FALLIBLE open_devices(struct options *options, const char *device, struct loaded *out) {
     TRY(find_devices(device, &out->devices));

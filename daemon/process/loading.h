@@ -47,6 +47,9 @@ void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
 // ---- the steps that examine/ takes too
 
+// Would a start compute on devices? Opens them and closes them again. An error of a device that is asked for by name counts as yes.
+bool loading_uses_devices(const struct options *options);
+
 // Sets topology, team and node_teams of `out`.
 FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
 

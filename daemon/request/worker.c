@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory_cause.h"
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics.h"
 #include "expert/engine/engine.h"
@@ -310,10 +311,8 @@ FALLIBLE worker_start(const struct worker_options *options, struct worker **out)
     TRY_OUT(e, create_lock(worker));
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error) {
-        e = err_record(
-            EXPERTD_ERR_UNAVAILABLE, NULL,
-            "cannot start the compute thread: %s: raise the limit on processes or memory (ulimit -u, ulimit -v, TasksMax)",
-            strerror(error));
+        char cause[MEMORY_CAUSE_MAX];
+        e = err_record(EXPERTD_ERR_UNAVAILABLE, NULL, "cannot start the compute thread: %s", memory_cause_of_thread(error, cause));
         goto out;
     }
     pthread_setname_np(worker->thread, "compute");

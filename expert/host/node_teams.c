@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_cause.h"
 #include "base/thread_signals.h"
 
 struct leader {
@@ -100,8 +101,9 @@ static FALLIBLE start_leaders(struct node_teams *teams) {
     }
     thread_signals_restore(&before);
     if (failure) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s: raise the limit on processes", teams->started,
-             strerror(failure));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s", teams->started,
+             memory_cause_of_thread(failure, cause));
     }
     return await_end(teams);
 }

@@ -34,8 +34,9 @@ struct loader_layer_sizes {
 struct loader_sizes {
     struct loader_layer_sizes *layers;  // [supply->count], the caller's
     uint64_t weights, staging, scratch; // bytes; staging only during the load, scratch only after it
-    struct memory_limit available;      // for weights and staging, then for weights and scratch
-    bool fit;                           // loader_reserve would not refuse for lack of memory
+    struct memory_limit available;      // for weights and scratch
+    struct memory_limit loading;        // for weights and staging: the configured limit, if that is lower
+    struct err_copy refusal;            // of loader_reserve for lack of memory; code EXPERTD_ERR_OK: the model fits
 };
 
 // The same computation as loader_reserve, without reserving anything. Too little memory is no error.

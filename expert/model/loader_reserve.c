@@ -367,7 +367,8 @@ static FALLIBLE measure_layers(const struct supply *supply, const struct model_o
         sizes->staging = budget.staging;
         sizes->scratch = budget.scratch;
         sizes->available = budget.available;
-        sizes->fit = fitting == supply->count;
+        sizes->loading = budget.weights_limit;
+        err_save(fitting < supply->count ? refuse(supply, seen, &budget, fitting) : OK, &sizes->refusal);
         return OK;
     }
     return fitting < supply->count ? refuse(supply, seen, &budget, fitting) : OK;

@@ -61,8 +61,12 @@ static FALLIBLE measure_shards(const struct supply *supply, const struct model_o
                                         .staging = sizes->staging,
                                         .scratch = sizes->scratch,
                                         .largest = largest_shard(out, options->ranks),
-                                        .fit = sizes->fit};
+                                        .fit = sizes->refusal.code == EXPERTD_ERR_OK};
     out->available = sizes->available;
+    out->loading = sizes->loading;
+    if (out->shards_count == 0) {
+        out->too_large = sizes->refusal;
+    }
     out->shards_count++;
     return OK;
 }

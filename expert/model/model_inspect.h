@@ -30,7 +30,7 @@ struct inspected_shards {
     uint32_t shards;
     uint64_t weights, staging, scratch; // bytes; staging only during the load, scratch only after it
     uint64_t largest;                   // bytes of the routed experts of the shard with the most
-    bool fit;                           // the daemon would start with the memory that is available now
+    bool fit;                           // a daemon on the CPU would start with the memory that is available now
 };
 
 enum { INSPECTED_SHARDS_MAX = 8 };
@@ -46,9 +46,10 @@ struct inspection {
     size_t count;
     struct inspected_shards shards[INSPECTED_SHARDS_MAX];
     size_t shards_count;
-    struct memory_limit available;
-    struct checkpoint_notes *notes; // owned; NULL: none
-    struct err_copy refusal;        // code EXPERTD_ERR_OK: the model is served
+    struct memory_limit available, loading; // for weights and scratch; for weights and staging
+    struct err_copy too_large;              // the refusal of a start on the CPU with the first number of shards, for lack of memory
+    struct checkpoint_notes *notes;         // owned; NULL: none
+    struct err_copy refusal;                // code EXPERTD_ERR_OK: the model is served
 };
 
 // shards: [count] numbers of shards for which memory is computed. options->ranks is ignored; scratch_bytes is called with

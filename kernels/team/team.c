@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/memory_cause.h"
 #include "base/thread_signals.h"
 #include "kernels/cpu/common/float_mode.h"
 
@@ -173,9 +174,9 @@ static FALLIBLE start_workers(struct expertd_team *team) {
     thread_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     if (failure) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "cannot start thread %u of a team of %u: %s; ask for fewer threads or raise the limit on processes", team->started + 2,
-             team->threads, strerror(failure));
+        char cause[MEMORY_CAUSE_MAX];
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start thread %u of a team of %u: %s", team->started + 2, team->threads,
+             memory_cause_of_thread(failure, cause));
     }
     return OK;
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -58,8 +59,8 @@ def test_bytes_on_disk_are_those_of_the_headers():
 
 
 def test_equal_layers_are_one_row():
-    rows = rows_of(inspect("synthetic:qwen3-30b-a3b"))
-    assert rows["0-47"].split()[1:4] == ["128", "8", "2048"] and rows["0-47"].split()[-1] == "BF16"
+    rows = rows_of(inspect("synthetic:qwen3-30b-a3b,experts=16"))
+    assert rows["0-47"].split()[1:4] == ["16", "8", "2048"] and rows["0-47"].split()[-1] == "BF16"
     assert "48 layers" in rows["served"]
 
 
@@ -72,9 +73,26 @@ def test_several_numbers_of_shards_divide_the_experts():
 
 
 def test_a_model_larger_than_memory_is_described():
-    found = inspect_json("synthetic:deepseek-v3")
-    assert found["served"] and not found["shards"][0]["fits"]
-    assert "does not fit" in inspect("synthetic:deepseek-v3")
+    found = inspect_json("synthetic:deepseek-v3", status=69)
+    assert not found["served"] and not found["shards"][0]["fits"] and len(found["layers"]) == 58
+    assert "does not fit" in inspect("synthetic:deepseek-v3", status=69)
+
+
+def test_what_does_not_fit_is_refused_as_a_start_refuses_it():
+    limited = ("--memory-max", "4GiB", "--device", "cpu")
+    found = inspect_json("synthetic:qwen3-30b-a3b", *limited, status=69)
+    started = run_program("expertd", "--model", "synthetic:qwen3-30b-a3b", *limited, "--listen", "127.0.0.1:0", "--http", "off")
+    assert started.returncode == 69 and found["refusal"]["message"] in started.stderr and found["refusal"]["reason"] == "NOMEM"
+    assert "3 layers would fit: --layers 0-2" in found["refusal"]["message"]
+    assert inspect_json("synthetic:qwen3-30b-a3b", *limited, "--layers", "0-2")["served"]
+
+
+def test_the_limit_that_decides_is_shown():
+    for limit, status in (("12MiB", 69), ("13MiB", 0)):
+        text = inspect("synthetic:tiny", "--memory-max", limit, "--device", "cpu", status=status)
+        assert f"of it for weights and loading: {limit[:2]}.0 MiB (the configured memory limit)" in text
+        assert inspect_json("synthetic:tiny", "--memory-max", limit, status=status)["memory_loading_bytes"] == int(limit[:2]) << 20
+    assert "of it for weights" not in inspect("synthetic:tiny")
 
 
 def test_layers_are_selected():
@@ -104,6 +122,13 @@ def test_a_refused_layer_does_not_hide_the_others(tmp_path):
     assert [layer["served"] for layer in found["layers"]] == [True, False]
     assert not found["served"] and found["model_type"] == "mixtral" and found["refusal"]["reason"] == "CHECKPOINT"
     assert inspect_json(folder, "--layers", "0-0")["served"]
+
+
+def test_equal_refusals_are_one_row(tmp_path):
+    folder = copy_case("mixtral", tmp_path)
+    change_config(folder, num_experts_per_tok=4096)
+    text = inspect(folder, status=65)
+    assert sum("refused: " in line for line in text.splitlines()) == 1 and rows_of(text)["0-1"].split()[1] == "refused:", text
 
 
 def test_layers_whose_files_are_missing_are_named(thousand_files, tmp_path):
@@ -198,11 +223,11 @@ def thousand_files(tmp_path_factory):
 
 
 def test_a_thousand_files_take_less_than_a_second(thousand_files):
-    inspect(thousand_files)  # the folder's entries are now in the kernel's caches
+    inspect(thousand_files, status=69)  # the folder's entries are now in the kernel's caches
     begun = time.monotonic()
-    found = inspect_json(thousand_files)
+    found = inspect_json(thousand_files, status=69)
     assert time.monotonic() - begun < 1 * SLOW
-    assert found["served"] and found["stored_bytes"] > 300 << 30 and not found["shards"][0]["fits"]
+    assert found["refusal"]["reason"] == "NOMEM" and found["stored_bytes"] > 300 << 30 and not found["shards"][0]["fits"]
 
 
 # ---- the command line
@@ -230,13 +255,34 @@ def test_expertctl_runs_the_expertd_on_path_or_says_that_there_is_none(tmp_path)
     ("expertd", ("--json", "--model", "synthetic:tiny"), "--inspect"),
     ("expertd", ("--inspect",), "--model"),
     ("expertctl", ("inspect",), "needs a model"),
-    ("expertctl", ("inspect", "a", "b"), "b: one command at a time"),
+    ("expertctl", ("inspect", "a", "b"), "b: inspect describes one model at a time, and a is named already"),
+    ("expertctl", ("inspect", "--widen", "synthetic:tiny"), "expertd --inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN"),
     ("expertctl", ("models", "--shards", "2"), "belongs to expertctl inspect"),
     ("expertctl", ("models", "--layers", "0-1"), "belongs to expertctl bench"),
 ])
 def test_wrong_command_lines(program, arguments, named):
     done = run_program(program, *arguments)
     assert done.returncode == 64 and named in done.stderr
+
+
+@pytest.mark.parametrize("arguments, env, named", [
+    (("--layers", "3-1"), {}, "ends before it starts"),
+    (("--shards", "0"), {}, "--shards"),
+    ((), {"EXPERTD_WIDEN": "perhaps"}, "EXPERTD_WIDEN"),
+    (("--kernels", "neon" if platform.machine() == "x86_64" else "avx2"), {}, "kernel backend"),
+])
+def test_an_error_is_one_json_object_too(arguments, env, named):
+    runs = [("expertd", "--inspect", "--model", "synthetic:tiny")]
+    runs += [("expertctl", "inspect", "synthetic:tiny")] * ("--kernels" not in arguments)
+    for run in runs:
+        done = run_program(*run, "--json", *arguments, env=env)
+        found = json.loads(done.stdout)["error"]
+        assert done.returncode in (64, 69, 78) and named in found["message"] and found["message"] in done.stderr
+
+
+def test_layers_may_precede_the_command():
+    done = run_program("expertctl", "--layers", "1-2", "inspect", "synthetic:tiny", "--json")
+    assert [layer["layer"] for layer in json.loads(done.stdout)["layers"]] == [1, 2]
 
 
 def test_a_lost_output_is_an_error():

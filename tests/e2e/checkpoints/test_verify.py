@@ -15,10 +15,10 @@ ENCODE = {"F32": lambda value: struct.pack("<f", value), "F16": lambda value: np
           "BF16": lambda value: np.uint16(bf16_bits(np.array([value], np.float32))[0]).tobytes()}
 
 
-def verify(model, *arguments, status=0):
+def verify(model, *arguments, status=0, verdict=None):
     done = run_program("expertd", "--verify", "--model", model, *arguments)
     assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.splitlines()[-1] == ("not sound" if status else "sound")
+    assert done.stdout.splitlines()[-1] == (verdict or ("not sound" if status else "sound"))
     return done.stdout
 
 
@@ -162,7 +162,7 @@ def test_equal_weights_have_equal_digests(folder, digests):
 def test_differing_experts_are_named(folder, digests):
     name = tensor_of(folder, "layers.1", "experts.5", "w3")
     patch(folder, name, (0.125,))
-    text = verify(folder, "--compare-digests", digests, status=65)
+    text = verify(folder, "--compare-digests", digests, status=65, verdict="different")
     assert [line.split(":")[0] for line in text.splitlines() if line.startswith("differs ")] == [
         "differs layer 1 expert 5", "differs layer 1"]
     verify(folder, "--compare-digests", digests, "--layers", "0-0")
@@ -170,17 +170,22 @@ def test_differing_experts_are_named(folder, digests):
 
 def test_a_differing_router_changes_its_layer_alone(folder, digests):
     patch(folder, tensor_of(folder, "layers.0", "gate"), (0.125,))
-    text = verify(folder, "--compare-digests", digests, status=65)
+    text = verify(folder, "--compare-digests", digests, status=65, verdict="different")
     assert [line.split(":")[0] for line in text.splitlines() if line.startswith("differs ")] == ["differs layer 0"]
+
+
+def test_unsound_values_outweigh_other_digests(folder, digests):
+    patch(folder, tensor_of(folder, "layers.1", "experts.5", "w3"), (NAN,))
+    assert "digests differ from" in verify(folder, "--compare-digests", digests, status=65, verdict="not sound")
 
 
 def test_missing_layers_differ(folder, digests, tmp_path):
     one = tmp_path / "one"
     verify(folder, "--digests", one, "--layers", "0-0")
-    text = verify(folder, "--compare-digests", one, status=65)
+    text = verify(folder, "--compare-digests", one, status=65, verdict="different")
     assert text.count("only here") == 9 and "differs layer 1: only here" in text
     digests.write_text(digests.read_text() + "layer 7 0123456789abcdef\n")
-    assert "differs layer 7: only in the file" in verify(folder, "--compare-digests", digests, status=65)
+    assert "differs layer 7: only in the file" in verify(folder, "--compare-digests", digests, status=65, verdict="different")
 
 
 @pytest.mark.parametrize("damage, named", [

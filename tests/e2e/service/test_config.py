@@ -78,6 +78,9 @@ USAGE = {
     "no_device": (["--device", "gpu"], "sim:N"),
     "bad_uids": (["--allow-uids", "root"], "root"),
     "message_too_small": (["--max-message-bytes", "1"], "--max-message-bytes"),
+    "two_modes": (["--verify"], "--verify and --check-config are given"),
+    "counts_unread": (["--placement-counts", "f"], "placement_counts is set (flag --placement-counts), but placement is contiguous"),
+    "cache_unread": (["--tuning-cache", "f"], "tuning_cache is set (flag --tuning-cache), but tuning is heuristic"),
 }
 
 
@@ -95,6 +98,13 @@ def test_a_wrong_command_line_exits_64_and_names_the_cause(name):
     done = check_config(*model, *arguments)
     assert done.returncode == 64, done.stderr
     assert named in done.stderr and len(done.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize("modes", (("--inspect", "--verify"), ("--print-config", "--verify"), ("--inspect", "--print-config")))
+def test_two_modes_contradict_each_other(modes):
+    done = run_program("expertd", "--model", MODEL, *modes)
+    assert done.returncode == 64 and all(mode in done.stderr for mode in modes), done.stderr
+    assert done.stdout == ""
 
 
 FILES = {
@@ -209,3 +219,13 @@ def test_every_option_of_the_help_is_in_the_pages_and_the_fuzzers_dictionary():
 def test_output_to_a_closed_pipe_does_not_crash():
     process = subprocess.Popen(["sh", "-c", "\"$0\" --help | true", run_program.__globals__["BIN"] / "expertd"])
     assert process.wait(20) == 0
+
+
+def test_the_help_and_the_page_name_every_variable_of_the_cache():
+    """The rows of hub_cache.c are what the daemon does."""
+    source = (ROOT / "daemon/config/hub_cache.c").read_text()
+    variables = [name for name in re.findall(r'^    \{"([A-Z_]+)", "', source, re.M) if name != "HOME"]
+    assert len(variables) == 7
+    help_text = run_program("expertd", "--help").stdout
+    row = next(line for line in (ROOT / "docs/operate.md").read_text().splitlines() if line.startswith("| `--hf-cache DIR`"))
+    assert all(f"${name}" in help_text and f"${name}" in row for name in variables)

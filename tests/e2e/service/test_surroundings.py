@@ -66,8 +66,8 @@ SERVED_MOUNTED = {
 REFUSED = {
     "stack": ("ulimit -s 128;", "stack is limited to 128 KiB"),
     "descriptors": ("ulimit -n 8;", "can open"),
-    "address space": ("ulimit -v 95000;", "raise the limits on its address space"),
-    "data": ("ulimit -d 50000;", "raise the limits on its address space"),
+    "address space": ("ulimit -v 95000;", "(RLIMIT_AS): raise it (ulimit -v"),
+    "data": ("ulimit -d 50000;", "(RLIMIT_DATA): raise it (ulimit -d"),
 }
 PROGRAMS = {"expertd": ("--version",), "expertctl": ("models",), "expertd-bench": ("--help",), "expertd-verify": ("--help",)}
 
@@ -119,6 +119,15 @@ def test_a_low_hard_limit_is_named(program, limit):
     done = subprocess.run([*shell(script), str(BIN / program), *PROGRAMS[program]], env=clean_environment(), capture_output=True,
                           text=True, timeout=READY_SECONDS)
     assert done.returncode == 69 and named in done.stderr, done
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="sanitizers need more of both")
+@pytest.mark.parametrize("limit, named", [
+    ("-v 200000", "RLIMIT_AS"), ("-v 350000", "RLIMIT_AS"), ("-v 450000", "RLIMIT_AS"), ("-d 160000", "RLIMIT_DATA"), ("-d 250000", "RLIMIT_DATA")])
+def test_a_daemon_without_memory_for_its_start_names_the_limit(limit, named, tmp_path):
+    done = subprocess.run([*shell(f"ulimit {limit};"), str(BIN / "expertd"), "--model", "synthetic:tiny", "--device", "cpu", "--http", "off",
+                           "--listen", f"unix:{tmp_path}/s"], env=clean_environment(), capture_output=True, text=True, timeout=READY_SECONDS)
+    assert done.returncode == 69 and f"({named}): raise it (ulimit {limit[:2]}" in done.stderr, done
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

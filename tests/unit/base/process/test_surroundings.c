@@ -153,7 +153,7 @@ static void inherit_little_memory(void) {
 
 static void low_hard_limits_are_named(void **state) {
     (void)state;
-    check(inherit_little_memory, always, "cannot map 128 MiB");
+    check(inherit_little_memory, always, "writable memory is limited to 64 MiB (RLIMIT_DATA)");
     check(inherit_hard_stack_limit, always, "limited to 128 KiB");
     check(inherit_few_descriptors, always, "5 more files");
     check(inherit_used_descriptors, always, "0 more files");

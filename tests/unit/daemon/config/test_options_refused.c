@@ -40,6 +40,13 @@ static const struct refusal FLAGS[] = {
                                   "expertd-bench tune or --tuning tune has written"},
     {"--model m --replicas 2",
      "replicas is 2 (flag --replicas), but placement is contiguous (default): replicas need placement balanced"},
+    {"--model m --placement-counts f", "placement_counts is set (flag --placement-counts), but placement is contiguous (default), "
+                                       "which does not read it: set placement to balanced, or leave placement_counts out"},
+    {"--model m --tuning-cache f", "tuning_cache is set (flag --tuning-cache), but tuning is heuristic (default), which does not "
+                                   "read it: set tuning to cached or tune, or leave tuning_cache out"},
+    {"--model m --verify --inspect", "--inspect and --verify are given: each is a run of its own; give one of them"},
+    {"--model m --check-config --verify", "--verify and --check-config are given: each is a run of its own; give one of them"},
+    {"--print-config --check-config", "--check-config and --print-config are given: each is a run of its own; give one of them"},
     {"--model", "--model needs a value: --model MODEL"},
     {"--model --http off", "--model needs a value: --model MODEL"},
     {"--model=", "--model: the value is empty"},
