@@ -253,14 +253,21 @@ static FALLIBLE open_gguf(struct checkpoint *c, const char *file) {
     return e;
 }
 
-static FALLIBLE open_folder(struct checkpoint *c) {
-    struct stat status;
-    char file[PATH_MAX];
-    bool is_gguf;
-    TRY(gguf_parts_find(c->path, file, &is_gguf));
-    if (is_gguf) {
-        return open_gguf(c, file);
+// Only layers that need such a file are refused.
+static void note_unfinished(struct checkpoint *c) {
+    char control[PATH_MAX];
+    for (size_t f = 0; f < c->names.count; f++) {
+        c->files[f].unfinished = folder_control_file(c->files[f].path, control);
+        if (c->files[f].unfinished) {
+            checkpoint_notes_add(c->notes, "unfinished_download",
+                                 "%s is not downloaded completely: %s lies beside it; layers with tensors in it are refused",
+                                 c->files[f].path, control);
+        }
     }
+}
+
+static FALLIBLE open_safetensors(struct checkpoint *c) {
+    struct stat status;
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
         return folder_kind_not_a_folder(c->path);
@@ -291,6 +298,15 @@ static FALLIBLE open_folder(struct checkpoint *c) {
     return OK;
 }
 
+static FALLIBLE open_path(struct checkpoint *c) {
+    char file[PATH_MAX];
+    bool is_gguf;
+    TRY(gguf_parts_find(c->path, file, &is_gguf));
+    TRY(is_gguf ? open_gguf(c, file) : open_safetensors(c));
+    note_unfinished(c);
+    return OK;
+}
+
 static FALLIBLE create(const char *path, struct checkpoint **out) {
     *out = calloc(1, sizeof **out);
     if (*out) {
@@ -316,7 +332,7 @@ static FALLIBLE closed_on_error(err_t e, struct checkpoint **out) {
 
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out) {
     TRY(create(folder, out));
-    return closed_on_error(open_folder(*out), out);
+    return closed_on_error(open_path(*out), out);
 }
 
 static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_files *out) {

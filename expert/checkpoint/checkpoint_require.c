@@ -53,6 +53,16 @@ static err_t file_failed(const struct checkpoint *c, const struct listed_tensor 
     return c->names.index.count ? err_context(e, "%s lists tensor %.256s there", WEIGHT_FILES_INDEX, tensor->entry.name) : e;
 }
 
+// Bytes that were not downloaded yet are zeros, which no check of the tensors finds.
+static err_t file_unfinished(const struct listed_tensor *tensor, const struct shard_file *file) {
+    char control[PATH_MAX] = "";
+    folder_control_file(file->path, control);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s, which holds tensor %.256s, is not downloaded completely: %s lies beside it: finish the download; if the "
+                      "file is known to be complete, delete %s",
+                      file->path, tensor->entry.name, control, control);
+}
+
 static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tensor *tensor) {
     const struct shard_file *file = &c->files[tensor->file];
     const char *name = tensor->entry.name;
@@ -60,6 +70,9 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
         return file_failed(c, tensor);
     }
     INVARIANT(file->state == FILE_READ); // checkpoint_read was called
+    if (file->unfinished) {
+        return file_unfinished(tensor, file);
+    }
     if (!tensor->entry.view.data) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,

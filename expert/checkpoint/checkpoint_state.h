@@ -22,6 +22,7 @@ struct shard_file {
     dev_t device; // with the inode, identifies a file that was read independently of its name
     ino_t inode;
     struct safetensors shard;
+    bool unfinished;          // a control file of a download lies beside it
     struct err_copy *failure; // FILE_FAILED
 };
 

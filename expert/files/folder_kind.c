@@ -157,6 +157,19 @@ bool folder_has_download(const char *path, char name[NAME_MAX + 1]) {
     return false;
 }
 
+// The suffix is what follows the '*' of a row for downloads.
+bool folder_control_file(const char *file, char control[PATH_MAX]) {
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (ROWS[i].kind == FOLDER_DOWNLOAD && !ROWS[i].subfolder) {
+            int length = snprintf(control, PATH_MAX, "%s%s", file, ROWS[i].pattern + 1);
+            if (length > 0 && length < PATH_MAX && access(control, F_OK) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 // ---- folders above a checkpoint ----
 
 enum { ENTRIES_SHOWN = 3 };

@@ -30,6 +30,10 @@ void folder_kind_find(const char *path, struct folder_finding *out);
 // Is there an unfinished download in the folder, or in the Hugging Face cache that it belongs to? Then `name` is its file.
 bool folder_has_download(const char *path, char name[NAME_MAX + 1]);
 
+// The file beside `file` by which a program marks that it has not downloaded all of it, "model.safetensors.aria2": such programs
+// reserve a file's size before they have its content. False: there is none.
+bool folder_control_file(const char *file, char control[PATH_MAX]);
+
 // Lists up to 3 entries of the folder, "a, b, c, ...", that match the fnmatch pattern and in which `inner` exists ("." for folders;
 // NULL: any entry). Hidden entries do not count. Returns the number of all such entries.
 enum { FOLDER_LIST_MAX = 512 };

@@ -114,6 +114,19 @@ def test_files_without_served_layers_may_be_absent_or_damaged(folder, serve):
     refused(path, LAYERS[1], arguments=("--layers", "1-1"))
 
 
+@pytest.mark.parametrize("suffix", ("aria2", "part", "crdownload", "incomplete"))
+def test_a_file_with_the_control_file_of_a_download_is_not_served(folder, serve, suffix):
+    """Programs reserve a file's size first: what is not there yet reads as zeros."""
+    path = folder.write()
+    control = path / f"{LAYERS[1]}.{suffix}"
+    control.write_bytes(b"")
+    refused(path, f"{path / LAYERS[1]}, which holds tensor model.layers.1.mlp.", "is not downloaded completely", f"delete {control}")
+    [event] = serve(path, layers=(0,), arguments=("--layers", "0-0")).events("checkpoint_note")
+    assert event["kind"] == "unfinished_download" and str(control) in event["message"]
+    control.unlink()
+    assert not serve(path).events("checkpoint_note")
+
+
 def test_attention_of_a_served_layer_may_be_absent(folder, serve):
     """The block alone is needed, not the other tensors of its layer."""
     for name in folder.index:
