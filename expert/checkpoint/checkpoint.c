@@ -253,6 +253,17 @@ static FALLIBLE open_gguf(struct checkpoint *c, const char *file) {
     return e;
 }
 
+static const char ADAPTER_NAME[] = "adapter_config.json";
+
+static void note_adapter(struct checkpoint *c) {
+    if (weight_files_has(c->path, ADAPTER_NAME)) {
+        checkpoint_notes_add(c->notes, "adapter",
+                             "%s/%s: the LoRA adapter beside the model is ignored, and transformers would apply it: to serve the "
+                             "two together, merge them first (in peft: merge_and_unload)",
+                             c->path, ADAPTER_NAME);
+    }
+}
+
 // Only layers that need such a file are refused.
 static void note_unfinished(struct checkpoint *c) {
     char control[PATH_MAX];
@@ -264,6 +275,16 @@ static void note_unfinished(struct checkpoint *c) {
                                  c->files[f].path, control);
         }
     }
+}
+
+// In the hub's cache, config.json is a link to a blob, which an interrupted download leaves out.
+static FALLIBLE read_config(struct checkpoint *c, const char *path) {
+    char mend[FOLDER_MEND_MAX];
+    if (!weight_files_reaches(c->path, CONFIG_NAME) && errno == ENOENT) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s (the target of this link): %s", path, strerror(ENOENT),
+             folder_download_mend(c->path, mend));
+    }
+    return config_open(path, &c->config);
 }
 
 static FALLIBLE open_safetensors(struct checkpoint *c) {
@@ -286,7 +307,7 @@ static FALLIBLE open_safetensors(struct checkpoint *c) {
     if (snprintf(path, sizeof path, "%s/%s", c->path, CONFIG_NAME) >= (int)sizeof path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", c->path, CONFIG_NAME);
     }
-    TRY(config_open(path, &c->config));
+    TRY(read_config(c, path));
     TRY(weight_files_find(c->path, &c->names));
     if (c->names.note[0]) {
         checkpoint_notes_add(c->notes, "weight_files", "%s", c->names.note);
@@ -295,6 +316,7 @@ static FALLIBLE open_safetensors(struct checkpoint *c) {
     if (c->names.has_stray) {
         open_stray(c);
     }
+    note_adapter(c);
     return OK;
 }
 

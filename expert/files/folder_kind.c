@@ -20,6 +20,7 @@ struct row {
     "it is a LoRA adapter, not a model", "merge it into its base model first (in peft: merge_and_unload), and serve the result"
 #define UNFINISHED "a download is under way or was interrupted", "finish it first (`hf download` resumes it)"
 #define GGUF "it is of a GGUF model", "name the model's file, of a model in several parts the first, -00001-of-..."
+#define PROJECTOR "it is the projector for images of a GGUF model, not the model", "download the language model's .gguf file too"
 #define VENDOR(name)                                                                                                               \
     "it is in the own form of " name,                                                                                              \
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
@@ -43,6 +44,9 @@ static const struct row ROWS[] = {
     {FOLDER_DOWNLOAD, NULL, "*.!qB", UNFINISHED},
     {FOLDER_DOWNLOAD, ".cache/huggingface/download", "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, "../../blobs", "*.incomplete", UNFINISHED}, // of a snapshot in a cache
+    {FOLDER_GGUF, NULL, "[!m]*.gguf", GGUF},
+    {FOLDER_GGUF, NULL, "m[!m]*.gguf", GGUF},
+    {FOLDER_OTHER_FORMAT, NULL, "mmproj*.gguf", PROJECTOR},
     {FOLDER_GGUF, NULL, "*.gguf", GGUF},
     {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR("Mistral")},
     {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR("Meta or Mistral")},
@@ -61,7 +65,7 @@ static const struct row ROWS[] = {
      "download it, or name the file model.safetensors if it is the complete model"},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model.bin.index.json", PICKLED},
-    {FOLDER_OTHER_FORMAT, NULL, "*.bin", PICKLED},
+    {FOLDER_OTHER_FORMAT, NULL, "model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pth", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pt", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.distcp", PICKLED},
@@ -361,6 +365,17 @@ const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_M
     text[0] = '\0';
     if (is_snapshot(path, real, &repository, &commit) && folder_repository_name(repository, name)) {
         snprintf(text, FOLDER_COMMAND_MAX, " (hf download %s --revision %s)", name, commit);
+    }
+    return text;
+}
+
+const char *folder_download_mend(const char *path, char text[FOLDER_MEND_MAX]) {
+    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
+    folder_download_command(path, command);
+    if (folder_has_download(path, download)) {
+        snprintf(text, FOLDER_MEND_MAX, "a download is under way or was interrupted (found %s): finish it%s", download, command);
+    } else {
+        snprintf(text, FOLDER_MEND_MAX, "download it%s", command);
     }
     return text;
 }

@@ -50,6 +50,11 @@ bool folder_nearest(const char *path, char out[PATH_MAX]);
 enum { FOLDER_COMMAND_MAX = 640 };
 const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_MAX]);
 
+// What to do about a file that is missing in the folder: "download it (hf download ...)", or to finish the download whose file is
+// there. Returns text.
+enum { FOLDER_MEND_MAX = 1024 };
+const char *folder_download_mend(const char *path, char text[FOLDER_MEND_MAX]);
+
 // The error for a folder without config.json, and for one without weights that can be read.
 err_t folder_kind_no_config(const char *path);
 err_t folder_kind_no_weights(const char *path);

@@ -165,7 +165,12 @@ def test_a_damaged_single_file_beside_an_index_is_ignored(folder, serve):
 def test_a_complete_single_file_beside_an_index_is_refused(folder):
     """transformers takes the single file, other programs take the index."""
     folder.files[SINGLE] = {name: zeros(entry) for file in LAYERS.values() for name, entry in folder.files[file].items()}
-    refused(folder.write(), SINGLE, INDEX, "model.layers.0.mlp.", "programs differ")
+    path = folder.write()
+    refused(path, SINGLE, INDEX, "model.layers.0.mlp.", "programs differ", f"move {SINGLE} away, or the index and its shards")
+    for file in (INDEX, *LAYERS.values(), HEAD):
+        (path / file).rename(path.parent / file)
+    done = run_program("expertd", "--model", path, "--inspect")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_single_file_beside_an_index_without_files_is_served(folder, serve):
