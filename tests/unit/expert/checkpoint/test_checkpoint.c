@@ -233,6 +233,8 @@ static void a_missing_shard_and_a_misplaced_tensor_are_named(void **state) {
     builder_write_text(folder, "s2.safetensors.incomplete", "x");
     refuse("a download is under way or was interrupted (found s2.safetensors.incomplete): finish it");
     builder_write(&builder, 1, 1, folder, "s2.safetensors");
+    refuse("s2.safetensors.incomplete lies beside it: finish the download");
+    assert_int_equal(unlink(path_of("s2.safetensors.incomplete")), 0);
     refuse("lists tensor c in s2.safetensors, which does not have it");
     checkpoint_close(open_some("a"));
 }
