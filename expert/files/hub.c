@@ -156,9 +156,16 @@ static const char *quantisation_of(const char *model) {
     return colon && is_hub_name(colon + 1, strlen(colon + 1)) ? colon : NULL;
 }
 
-size_t hub_name_length(const char *model) {
+void hub_model_name(const char *model, char *out, size_t out_bytes) {
     struct hub_model parsed;
-    return parse_model(model, &parsed) ? strlen(parsed.text) : strlen(model);
+    char repository[PATH_MAX];
+    const char *colon = quantisation_of(model);
+    snprintf(repository, sizeof repository, "%.*s", (int)(colon ? (size_t)(colon - model) : strlen(model)), model);
+    if (parse_model(repository, &parsed)) {
+        snprintf(out, out_bytes, "%s%s", parsed.text, colon ? colon : "");
+    } else {
+        snprintf(out, out_bytes, "%s", model);
+    }
 }
 
 // ORG/NAME or ORG/NAME@REVISION.
