@@ -433,18 +433,21 @@ err_t folder_kind_no_weights(const char *path) {
 
 err_t folder_kind_not_a_folder(const char *path) {
     struct folder_finding found;
+    char config[PATH_MAX];
     folder_kind_find(path, &found);
-    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash) {
-        slash[slash == folder] = '\0';
+    if (found.what && found.kind != FOLDER_PARTS) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend);
     }
-    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD || found.kind == FOLDER_GGUF);
-    err_t e = other ? err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend)
-                    : err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                                 "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
-                                 slash ? folder : ".");
-    free(folder);
-    return e;
+    snprintf(config, sizeof config, "%.*sconfig.json", (int)(base_name(path) - path), path);
+    if (access(config, F_OK) != 0) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                          "%s is not a folder: name the folder that holds config.json and the weights", path);
+    }
+    char *slash = strrchr(config, '/');
+    *(slash ? slash + (slash == config) : config) = '\0';
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
+                      config[0] ? config : ".");
 }
 
 bool folder_nearest(const char *path, char out[PATH_MAX]) {

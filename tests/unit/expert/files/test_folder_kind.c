@@ -150,7 +150,12 @@ static void a_file_in_the_place_of_a_folder_names_the_folder(void **state) {
     (void)state;
     char wanted[160];
     snprintf(wanted, sizeof wanted, "is not a folder: name the folder that holds config.json and the weights, such as %s", folder);
-    static const char *const FILES[] = {"model.safetensors", "config.json", "model.safetensors.index.json", "anything"};
+    touch("x.safetensors");
+    refuse(path_of("x.safetensors"), "is not a folder: name the folder that holds config.json and the weights");
+    assert_null(strstr(expertd_err_message(), "such as"));
+    touch("m.tar");
+    refuse(path_of("m.tar"), "m.tar is not a folder: archives are not read: unpack it");
+    static const char *const FILES[] = {"config.json", "model.safetensors", "model.safetensors.index.json", "anything"};
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         touch(FILES[i]);
         refuse(path_of(FILES[i]), wanted);

@@ -192,6 +192,23 @@ static void make_file(const char *name) {
     fclose(file);
 }
 
+static void a_file_that_is_not_there_is_told_from_a_name_in_the_hub(void **state) {
+    (void)state;
+    char before[PATH_MAX], wanted[256];
+    make_file("m-Q8_0.gguf");
+    snprintf(wanted, sizeof wanted, "there is no file %s/m-Q8.gguf: the folder %s has m-Q8_0.gguf", cache, cache);
+    refuse(path_of("m-Q8.gguf"), cache, wanted);
+    assert_int_equal(symlink("gone", path_of("link")), 0);
+    refuse(path_of("link"), cache, "link is a link to gone: No such file or directory: name the model's folder or file itself");
+    assert_int_equal(symlink("loop", path_of("loop")), 0);
+    refuse(path_of("loop"), cache, "loop is a link to loop: Too many levels of symbolic links");
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir("/tmp"), 0);
+    snprintf(wanted, sizeof wanted, "%s/m-Q8.gguf", strrchr(cache, '/') + 1); // has the form of ORG/NAME
+    refuse(wanted, cache, "has m-Q8_0.gguf");
+    assert_int_equal(chdir(before), 0);
+}
+
 static void a_quantisation_without_its_first_part_says_so(void **state) {
     (void)state;
     make_snapshot("models--org--name", "aaaa", 1000);
@@ -265,6 +282,7 @@ int main(void) {
         TEST(another_spelling_of_a_cached_model_is_suggested),
         TEST(addresses_and_tildes_are_explained),
         TEST(snapshots_may_be_links),
+        TEST(a_file_that_is_not_there_is_told_from_a_name_in_the_hub),
         TEST(the_name_in_requests_has_no_revision),
         TEST(a_quantisation_without_its_first_part_says_so),
         TEST(a_folders_path_is_returned_unchanged),
