@@ -395,7 +395,7 @@ static const char *elsewhere(const char *path, const char *file, char text[FOLDE
 
 err_t folder_kind_no_config(const char *path) {
     struct folder_finding found;
-    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
+    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX], weights[FOLDER_LIST_MAX];
     TRY(check_cache(path));
     folder_kind_find(path, &found);
     if (!found.what || found.kind == FOLDER_PARTS) {
@@ -403,6 +403,12 @@ err_t folder_kind_no_config(const char *path) {
     }
     folder_download_command(path, command);
     elsewhere(path, "config.json", others);
+    if (found.kind == FOLDER_GGUF && folder_list(path, "*.safetensors", NULL, weights) > 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s has a GGUF model (%s) and safetensors files (%s), but no config.json: name the .gguf file, or, to serve the "
+             "safetensors files, download config.json too%s%s",
+             path, found.name, weights, command, others);
+    }
     if (found.what) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s has no config.json, but %s: %s: %s%s%s", path, found.name, found.what,
                           found.mend, command, others);

@@ -137,7 +137,8 @@ static void a_gguf_model_counts_before_its_projector(void **state) {
     touch("mmproj-F16.gguf");
     touch("m-Q8_0.gguf");
     touch("model.safetensors");
-    refuse(folder, "has no config.json, but m-Q8_0.gguf: it is of a GGUF model: name the model's file");
+    refuse(folder,
+           "has a GGUF model (m-Q8_0.gguf) and safetensors files (model.safetensors), but no config.json: name the .gguf file");
 }
 
 static void weights_without_a_config_say_what_is_missing(void **state) {
