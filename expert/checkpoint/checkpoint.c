@@ -267,14 +267,42 @@ static FALLIBLE open_gguf(struct checkpoint *c, const char *file) {
     return e;
 }
 
-static FALLIBLE open_folder(struct checkpoint *c) {
-    struct stat status;
-    char file[PATH_MAX];
-    bool is_gguf;
-    TRY(gguf_parts_find(c->path, file, &is_gguf));
-    if (is_gguf) {
-        return open_gguf(c, file);
+static const char ADAPTER_NAME[] = "adapter_config.json";
+
+static void note_adapter(struct checkpoint *c) {
+    if (weight_files_has(c->path, ADAPTER_NAME)) {
+        checkpoint_notes_add(c->notes, "adapter",
+                             "%s/%s: the LoRA adapter beside the model is ignored, and transformers would apply it: to serve the "
+                             "two together, merge them first (in peft: merge_and_unload)",
+                             c->path, ADAPTER_NAME);
     }
+}
+
+// Only layers that need such a file are refused.
+static void note_unfinished(struct checkpoint *c) {
+    char control[PATH_MAX];
+    for (size_t f = 0; f < c->names.count; f++) {
+        c->files[f].unfinished = folder_control_file(c->files[f].path, control);
+        if (c->files[f].unfinished) {
+            checkpoint_notes_add(c->notes, "unfinished_download",
+                                 "%s is not downloaded completely: %s lies beside it; layers with tensors in it are refused",
+                                 c->files[f].path, control);
+        }
+    }
+}
+
+// In the hub's cache, config.json is a link to a blob, which an interrupted download leaves out.
+static FALLIBLE read_config(struct checkpoint *c, const char *path) {
+    char mend[FOLDER_MEND_MAX];
+    if (!weight_files_reaches(c->path, CONFIG_NAME) && errno == ENOENT) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s (the target of this link): %s", path, strerror(ENOENT),
+             folder_download_mend(c->path, mend));
+    }
+    return config_open(path, &c->config);
+}
+
+static FALLIBLE open_safetensors(struct checkpoint *c) {
+    struct stat status;
     bool exists = stat(c->path, &status) == 0;
     if (exists && !S_ISDIR(status.st_mode)) {
         return folder_kind_not_a_folder(c->path);
@@ -293,7 +321,7 @@ static FALLIBLE open_folder(struct checkpoint *c) {
     if (snprintf(path, sizeof path, "%s/%s", c->path, CONFIG_NAME) >= (int)sizeof path) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", c->path, CONFIG_NAME);
     }
-    TRY(config_open(path, &c->config));
+    TRY(read_config(c, path));
     TRY(weight_files_find(c->path, &c->names));
     if (c->names.note[0]) {
         checkpoint_notes_add(c->notes, "weight_files", "%s", c->names.note);
@@ -302,6 +330,16 @@ static FALLIBLE open_folder(struct checkpoint *c) {
     if (c->names.has_stray) {
         open_stray(c);
     }
+    note_adapter(c);
+    return OK;
+}
+
+static FALLIBLE open_path(struct checkpoint *c) {
+    char file[PATH_MAX];
+    bool is_gguf;
+    TRY(gguf_parts_find(c->path, file, &is_gguf));
+    TRY(is_gguf ? open_gguf(c, file) : open_safetensors(c));
+    note_unfinished(c);
     return OK;
 }
 
@@ -330,7 +368,7 @@ static FALLIBLE closed_on_error(err_t e, struct checkpoint **out) {
 
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out) {
     TRY(create(folder, out));
-    return closed_on_error(open_folder(*out), out);
+    return closed_on_error(open_path(*out), out);
 }
 
 static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_files *out) {

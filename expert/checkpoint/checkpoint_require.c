@@ -16,22 +16,22 @@ static bool begins_with(const char *name, const char *prefix) {
 // The error for a file that is not in the folder.
 static err_t file_is_missing(const struct checkpoint *c, const struct listed_tensor *tensor) {
     const char *name = c->names.names[tensor->file];
-    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX], single[128] = "";
+    char mend[FOLDER_MEND_MAX], single[128] = "";
     size_t missing = 0;
     for (size_t i = 0; i < c->names.count; i++) {
         missing += !weight_files_reaches(c->path, c->names.names[i]);
     }
     if (c->names.has_stray) {
-        snprintf(single, sizeof single, "; to serve %s, which is there too, move the index away", WEIGHT_FILES_SINGLE);
+        snprintf(single, sizeof single, "; to serve %s, which is there too, move the index and its shards away",
+                 WEIGHT_FILES_SINGLE);
     }
-    bool dangling = weight_files_has(c->path, name), loading = folder_has_download(c->path, download);
+    bool dangling = weight_files_has(c->path, name);
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s%s%s, or serve only "
+                      "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s, or serve only "
                       "layers whose shards are there (--layers A-B)%s",
                       c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
                       dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
-                      loading ? "a download is under way or was interrupted; finish it; found " : "download it",
-                      loading ? download : "", folder_download_command(c->path, command), single);
+                      folder_download_mend(c->path, mend), single);
 }
 
 // Some programs reserve a file's size before they download its content.
@@ -51,7 +51,22 @@ static err_t file_failed(const struct checkpoint *c, const struct listed_tensor 
         return file_is_missing(c, tensor);
     }
     err_t e = checkpoint_file_failure(c, file);
-    return c->names.index.count ? err_context(e, "%s lists tensor %.256s there", WEIGHT_FILES_INDEX, tensor->entry.name) : e;
+    if (c->names.index.count == 0) {
+        return e;
+    }
+    char message[EXPERTD_ERR_MESSAGE_MAX];
+    snprintf(message, sizeof message, "%s", expertd_err_message());
+    return err_record(e.code, NULL, "%s (by %s, the file holds tensor %.256s)", message, WEIGHT_FILES_INDEX, tensor->entry.name);
+}
+
+// Bytes that were not downloaded yet are zeros, which no check of the tensors finds.
+static err_t file_unfinished(const struct listed_tensor *tensor, const struct shard_file *file) {
+    char control[PATH_MAX] = "";
+    folder_control_file(file->path, control);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s, which holds tensor %.256s, is not downloaded completely: %s lies beside it: finish the download; if the "
+                      "file is known to be complete, delete %s",
+                      file->path, tensor->entry.name, control, control);
 }
 
 static err_t is_in_two_files(const struct checkpoint *c, const struct listed_tensor *tensor) {
@@ -76,6 +91,9 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
         return file_failed(c, tensor);
     }
     INVARIANT(file->state == FILE_READ); // checkpoint_read was called
+    if (file->unfinished) {
+        return file_unfinished(tensor, file);
+    }
     if (!tensor->entry.view.data) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,
@@ -86,7 +104,8 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
     }
     if (safetensors_find(&c->stray, name)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: tensor %.256s is in %s and, by %s, in %s: programs differ in which of them they take; move %s or the index away",
+             "%s: tensor %.256s is in %s and, by %s, in %s: programs differ in which of them they take; move %s away, or the index "
+             "and its shards",
              c->path, name, WEIGHT_FILES_SINGLE, WEIGHT_FILES_INDEX, c->names.names[tensor->file], WEIGHT_FILES_SINGLE);
     }
     return OK;

@@ -25,6 +25,7 @@ struct shard_file {
     off_t bytes; // with the time of change, before it was read
     struct timespec changed;
     struct safetensors shard;
+    bool unfinished;          // a control file of a download lies beside it
     struct err_copy *failure; // FILE_FAILED
 };
 

@@ -22,6 +22,7 @@ struct row {
     "it is a LoRA adapter, not a model", "merge it into its base model first (in peft: merge_and_unload), and serve the result"
 #define UNFINISHED "a download is under way or was interrupted", "finish it first (`hf download` resumes it)"
 #define GGUF "it is of a GGUF model", "name the model's file, of a model in several parts the first, -00001-of-..."
+#define PROJECTOR "it is the projector for images of a GGUF model, not the model", "download the language model's .gguf file too"
 #define VENDOR(name)                                                                                                               \
     "it is in the own form of " name,                                                                                              \
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
@@ -45,6 +46,9 @@ static const struct row ROWS[] = {
     {FOLDER_DOWNLOAD, NULL, "*.!qB", UNFINISHED},
     {FOLDER_DOWNLOAD, ".cache/huggingface/download", "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, "../../blobs", "*.incomplete", UNFINISHED}, // of a snapshot in a cache
+    {FOLDER_GGUF, NULL, "[!m]*.gguf", GGUF},
+    {FOLDER_GGUF, NULL, "m[!m]*.gguf", GGUF},
+    {FOLDER_OTHER_FORMAT, NULL, "mmproj*.gguf", PROJECTOR},
     {FOLDER_GGUF, NULL, "*.gguf", GGUF},
     {FOLDER_OTHER_FORMAT, NULL, "consolidated*.safetensors", VENDOR("Mistral")},
     {FOLDER_OTHER_FORMAT, NULL, "consolidated*.pth", VENDOR("Meta or Mistral")},
@@ -63,7 +67,7 @@ static const struct row ROWS[] = {
      "download it, or name the file model.safetensors if it is the complete model"},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model.bin.index.json", PICKLED},
-    {FOLDER_OTHER_FORMAT, NULL, "*.bin", PICKLED},
+    {FOLDER_OTHER_FORMAT, NULL, "model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pth", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pt", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.distcp", PICKLED},
@@ -152,6 +156,19 @@ bool folder_has_download(const char *path, char name[NAME_MAX + 1]) {
         if (ROWS[i].kind == FOLDER_DOWNLOAD) {
             note_folder(path, ROWS[i].subfolder, &best, name);
             if (best < ROW_COUNT && ROWS[best].kind == FOLDER_DOWNLOAD) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// The suffix is what follows the '*' of a row for downloads.
+bool folder_control_file(const char *file, char control[PATH_MAX]) {
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (ROWS[i].kind == FOLDER_DOWNLOAD && !ROWS[i].subfolder) {
+            int length = snprintf(control, PATH_MAX, "%s%s", file, ROWS[i].pattern + 1);
+            if (length > 0 && length < PATH_MAX && access(control, F_OK) == 0) {
                 return true;
             }
         }
@@ -365,6 +382,17 @@ const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_M
     return text;
 }
 
+const char *folder_download_mend(const char *path, char text[FOLDER_MEND_MAX]) {
+    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
+    folder_download_command(path, command);
+    if (folder_has_download(path, download)) {
+        snprintf(text, FOLDER_MEND_MAX, "a download is under way or was interrupted (found %s): finish it%s", download, command);
+    } else {
+        snprintf(text, FOLDER_MEND_MAX, "download it%s", command);
+    }
+    return text;
+}
+
 // "; snapshot COMMIT has it": other snapshots of the same repository that have the file; "": none. Returns text.
 static const char *elsewhere(const char *path, const char *file, char text[FOLDER_COMMAND_MAX]) {
     char real[PATH_MAX], snapshots[PATH_MAX], list[FOLDER_LIST_MAX];
@@ -380,7 +408,7 @@ static const char *elsewhere(const char *path, const char *file, char text[FOLDE
 
 err_t folder_kind_no_config(const char *path) {
     struct folder_finding found;
-    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
+    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX], weights[FOLDER_LIST_MAX];
     TRY(check_cache(path));
     folder_kind_find(path, &found);
     if (!found.what || found.kind == FOLDER_PARTS) {
@@ -388,6 +416,12 @@ err_t folder_kind_no_config(const char *path) {
     }
     folder_download_command(path, command);
     elsewhere(path, "config.json", others);
+    if (found.kind == FOLDER_GGUF && folder_list(path, "*.safetensors", NULL, weights) > 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s has a GGUF model (%s) and safetensors files (%s), but no config.json: name the .gguf file, or, to serve the "
+             "safetensors files, download config.json too%s%s",
+             path, found.name, weights, command, others);
+    }
     if (found.what) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s has no config.json, but %s: %s: %s%s%s", path, found.name, found.what,
                           found.mend, command, others);
@@ -418,18 +452,21 @@ err_t folder_kind_no_weights(const char *path) {
 
 err_t folder_kind_not_a_folder(const char *path) {
     struct folder_finding found;
+    char config[PATH_MAX];
     folder_kind_find(path, &found);
-    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash) {
-        slash[slash == folder] = '\0';
+    if (found.what && found.kind != FOLDER_PARTS) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend);
     }
-    bool other = found.what && (found.kind == FOLDER_ADAPTER || found.kind == FOLDER_DOWNLOAD);
-    err_t e = other ? err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend)
-                    : err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                                 "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
-                                 slash ? folder : ".");
-    free(folder);
-    return e;
+    snprintf(config, sizeof config, "%.*sconfig.json", (int)(base_name(path) - path), path);
+    if (access(config, F_OK) != 0) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                          "%s is not a folder: name the folder that holds config.json and the weights", path);
+    }
+    char *slash = strrchr(config, '/');
+    *(slash ? slash + (slash == config) : config) = '\0';
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
+                      config[0] ? config : ".");
 }
 
 bool folder_nearest(const char *path, char out[PATH_MAX]) {

@@ -32,6 +32,10 @@ bool folder_exists(const char *path); // false also for a file
 // Is there an unfinished download in the folder, or in the Hugging Face cache that it belongs to? Then `name` is its file.
 bool folder_has_download(const char *path, char name[NAME_MAX + 1]);
 
+// The file beside `file` by which a program marks that it has not downloaded all of it, "model.safetensors.aria2": such programs
+// reserve a file's size before they have its content. False: there is none.
+bool folder_control_file(const char *file, char control[PATH_MAX]);
+
 // Lists up to 3 entries of the folder, "a, b, c, ...", that match the fnmatch pattern and in which `inner` exists ("." for folders;
 // NULL: any entry). Hidden entries do not count. Returns the number of all such entries.
 enum { FOLDER_LIST_MAX = 512 };
@@ -47,6 +51,11 @@ bool folder_nearest(const char *path, char out[PATH_MAX]);
 // text.
 enum { FOLDER_COMMAND_MAX = 640 };
 const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_MAX]);
+
+// What to do about a file that is missing in the folder: "download it (hf download ...)", or to finish the download whose file is
+// there. Returns text.
+enum { FOLDER_MEND_MAX = 1024 };
+const char *folder_download_mend(const char *path, char text[FOLDER_MEND_MAX]);
 
 // The error for a folder without config.json, and for one without weights that can be read.
 err_t folder_kind_no_config(const char *path);

@@ -11,6 +11,7 @@
 
 #include "base/gguf/gguf.h"
 #include "expert/config/gguf_config.h"
+#include "expert/files/folder_kind.h"
 
 static const char SUFFIX[] = ".gguf";
 static const char OTHER_SUFFIX[] = ".safetensors";
@@ -45,16 +46,20 @@ static FALLIBLE part_name(const char *file, unsigned number, unsigned count, cha
 
 // ---- finding
 
+static bool is_later_part(const char *name) {
+    unsigned number, count;
+    return part_numbers(name, &number, &count) && number > 1;
+}
+
 // A file that a model begins with: not a later part, and not the projector for images that many repositories add.
 static bool begins_model(const char *name) {
-    unsigned number, count;
-    bool later = part_numbers(name, &number, &count) && number > 1;
-    return has_suffix(name, SUFFIX) && !later && strncmp(name, "mmproj", 6) != 0;
+    return has_suffix(name, SUFFIX) && !is_later_part(name) && strncmp(name, "mmproj", 6) != 0;
 }
 
 struct candidates {
     size_t count;
     bool has_safetensors;
+    char later[NAME_MAX + 1];       // a later part of a model; "": none
     char first[2 * NAME_MAX + 2];   // below the folder
     char text[CANDIDATES_TEXT_MAX]; // "a.gguf, b.gguf"
 };
@@ -83,6 +88,9 @@ static void list_quantisation(const char *folder, const char *below, const char 
     int length = snprintf(path, sizeof path, "%s%s%s", folder, below ? "/" : "", below ? below : "");
     DIR *dir = length > 0 && length < (int)sizeof path ? opendir(path) : NULL;
     for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
+        if (is_later_part(d->d_name) && is_in(d->d_name, quantisation)) {
+            snprintf(out->later, sizeof out->later, "%s", d->d_name);
+        }
         if (!begins_model(d->d_name)) {
             continue;
         }
@@ -108,6 +116,11 @@ FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation
     }
     if (dir) {
         closedir(dir);
+    }
+    if (found.count == 0 && found.later[0]) {
+        char command[FOLDER_COMMAND_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds %s, but not the first part of that model, -00001-of-...: download all parts%s",
+             folder, found.later, folder_download_command(folder, command));
     }
     if (found.count != 1) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s holds %s GGUF model in %s; there are: %s", folder, found.count ? "more than one" : "no",

@@ -135,6 +135,35 @@ static err_t no_folder(const char *model) {
                       found ? " (the nearest folder that exists is " : "", found ? nearest : "", found ? ")" : "");
 }
 
+// The error for a link that leads nowhere; OK: the path is no such link.
+static FALLIBLE check_link(const char *path) {
+    char target[PATH_MAX];
+    int cause = errno; // of following the link
+    ssize_t length = readlink(path, target, sizeof target);
+    if (length > 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is a link to %.*s: %s: name the model's folder or file itself", path, (int)length, target,
+             strerror(cause));
+    }
+    return OK;
+}
+
+static bool is_gguf_name(const char *path) {
+    size_t length = strlen(path);
+    return length > strlen(".gguf") && strcmp(path + length - strlen(".gguf"), ".gguf") == 0;
+}
+
+// The error for the name of a GGUF file that is not in its folder; OK: the folder does not exist either.
+static FALLIBLE check_gguf_file(const char *path) {
+    char folder[PATH_MAX], files[FOLDER_LIST_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (is_folder(folder)) {
+        size_t count = folder_list(folder, "*.gguf", NULL, files);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "there is no file %s: the folder %s has %s", path, folder, count ? files : "no .gguf file");
+    }
+    return OK;
+}
+
 // ---- finding ----
 
 static FALLIBLE copy_path(const char *from, char *path, size_t path_bytes) {
@@ -151,9 +180,16 @@ static const char *quantisation_of(const char *model) {
     return colon && is_hub_name(colon + 1, strlen(colon + 1)) ? colon : NULL;
 }
 
-size_t hub_name_length(const char *model) {
+void hub_model_name(const char *model, char *out, size_t out_bytes) {
     struct hub_model parsed;
-    return parse_model(model, &parsed) ? strlen(parsed.text) : strlen(model);
+    char repository[PATH_MAX];
+    const char *colon = quantisation_of(model);
+    snprintf(repository, sizeof repository, "%.*s", (int)(colon ? (size_t)(colon - model) : strlen(model)), model);
+    if (parse_model(repository, &parsed)) {
+        snprintf(out, out_bytes, "%s%s", parsed.text, colon ? colon : "");
+    } else {
+        snprintf(out, out_bytes, "%s", model);
+    }
 }
 
 // ORG/NAME or ORG/NAME@REVISION.
@@ -184,6 +220,8 @@ FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t pa
     if (path_exists(model)) {
         return copy_path(model, path, path_bytes);
     }
+    TRY(check_link(model));
+    TRY(is_gguf_name(model) ? check_gguf_file(model) : OK);
     const char *colon = quantisation_of(model);
     if (!colon || colon - model >= PATH_MAX) {
         TRY(resolve_snapshot(model, cache, snapshot));

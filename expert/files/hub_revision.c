@@ -93,16 +93,52 @@ static FALLIBLE newest_snapshot(const struct hub_repository *repository, const c
     return OK;
 }
 
+enum { REF_PARTS_MAX = 4, REFS_SHOWN = 8 };
+
+struct ref_list {
+    size_t count;
+    char text[FOLDER_LIST_MAX]; // "feature/x, main, refs/pr/1"
+};
+
+static void add_ref(const char *name, struct ref_list *out) {
+    size_t used = strlen(out->text);
+    if (out->count < REFS_SHOWN) {
+        snprintf(out->text + used, sizeof out->text - used, "%s%s", out->count ? ", " : "", name);
+    } else if (out->count == REFS_SHOWN) {
+        snprintf(out->text + used, sizeof out->text - used, ", ...");
+    }
+    out->count++;
+}
+
+// Adds the refs in refs/BELOW; a branch's name may have several parts. NOLINTNEXTLINE(misc-no-recursion): REF_PARTS_MAX levels
+static void list_refs(const struct hub_repository *repository, const char *below, int parts, struct ref_list *out) {
+    char path[PATH_MAX], name[PATH_MAX];
+    struct dirent **entries = NULL;
+    int all = err_is(format_path(repository, "refs", below, path)) ? 0 : scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        int length = snprintf(name, sizeof name, "%s%s%s", below, below[0] ? "/" : "", entries[i]->d_name);
+        bool fits = entries[i]->d_name[0] != '.' && length < (int)sizeof name;
+        if (fits && !err_is(format_path(repository, "refs", name, path))) {
+            if (!is_folder(path)) {
+                add_ref(name, out);
+            } else if (parts < REF_PARTS_MAX) {
+                list_refs(repository, name, parts + 1, out);
+            }
+        }
+        free(entries[i]);
+    }
+    free(entries);
+}
+
 // "refs main, v1; snapshots 0123, 4567": the revisions in the cache. Returns text.
 static const char *revisions_text(const struct hub_repository *repository, char text[2 * FOLDER_LIST_MAX]) {
-    char path[PATH_MAX], refs[FOLDER_LIST_MAX] = "", snapshots[FOLDER_LIST_MAX] = "";
-    if (!err_is(format_path(repository, "refs", ".", path))) {
-        folder_list(path, "*", NULL, refs);
-    }
+    char path[PATH_MAX], snapshots[FOLDER_LIST_MAX] = "";
+    struct ref_list refs = {0};
+    list_refs(repository, "", 1, &refs);
     if (!err_is(format_path(repository, "snapshots", ".", path))) {
         folder_list(path, "*", ".", snapshots);
     }
-    snprintf(text, 2 * FOLDER_LIST_MAX, "refs %.480s; snapshots %.480s", refs[0] ? refs : "(none)",
+    snprintf(text, 2 * FOLDER_LIST_MAX, "refs %.480s; snapshots %.480s", refs.count ? refs.text : "(none)",
              snapshots[0] ? snapshots : "(none)");
     return text;
 }

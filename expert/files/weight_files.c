@@ -113,7 +113,9 @@ static FALLIBLE find_by_index(const char *folder, struct weight_files *out) {
         return add_name(out, WEIGHT_FILES_SINGLE);
     }
     if (out->has_stray) {
-        snprintf(out->note, sizeof out->note, "the files that %s lists are taken; %s beside them is not one of them and is ignored",
+        snprintf(out->note, sizeof out->note,
+                 "the files that %s lists are taken; %s beside them is not one of them and is ignored; "
+                 "layers with tensors in both are refused",
                  WEIGHT_FILES_INDEX, WEIGHT_FILES_SINGLE);
     }
     return weight_files_take_index(&index, out);
@@ -127,13 +129,10 @@ static FALLIBLE take_numbered(const char *folder, const struct numbered_files *n
         return OK;
     }
     if (numbered->missing > 0) {
-        char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
-        bool loading = folder_has_download(folder, download);
+        char mend[FOLDER_MEND_MAX];
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: shard %s is missing (%zu of %zu shards are missing, and %s, which would tell what is in them, too): %s%s%s",
-             folder, numbered->first_missing, numbered->missing, numbered->total, WEIGHT_FILES_INDEX,
-             loading ? "a download is under way or was interrupted: finish it; found " : "download them", loading ? download : "",
-             folder_download_command(folder, command));
+             "%s: shard %s is missing (%zu of %zu shards are missing, and %s, which would tell what is in them, too): %s", folder,
+             numbered->first_missing, numbered->missing, numbered->total, WEIGHT_FILES_INDEX, folder_download_mend(folder, mend));
     }
     for (size_t i = 0; i < numbered->count; i++) {
         TRY(add_name(out, numbered->names[i]));

@@ -35,18 +35,18 @@ static const char *last_component(const char *given, char path[PATH_MAX]) {
 // messages, labels and log lines, so it must be printable.
 static FALLIBLE name_model(const char *requested, const char *folder, char *out, size_t out_bytes) {
     char path[PATH_MAX], escaped[EXPERTD_ERR_MESSAGE_MAX / 2];
-    const char *name = requested;
-    size_t at, length = hub_name_length(requested);
-    if (strcmp(requested, folder) == 0) {
-        name = last_component(folder, path);
-        length = strlen(name);
-        if (!printable_is(name, &at)) {
-            FAIL(EXPERTD_ERR_CONFIG,
-                 "the folder %s names the model, but its name contains a control character or bytes that are not UTF-8: rename it",
-                 printable_escape(name, escaped, sizeof escaped));
-        }
+    size_t at;
+    if (strcmp(requested, folder) != 0) {
+        hub_model_name(requested, out, out_bytes);
+        return OK;
     }
-    snprintf(out, out_bytes, "%.*s", (int)(length < out_bytes ? length : out_bytes - 1), name);
+    const char *name = last_component(folder, path);
+    if (!printable_is(name, &at)) {
+        FAIL(EXPERTD_ERR_CONFIG,
+             "the folder %s names the model, but its name contains a control character or bytes that are not UTF-8: rename it",
+             printable_escape(name, escaped, sizeof escaped));
+    }
+    snprintf(out, out_bytes, "%.*s", (int)(out_bytes - 1), name);
     return OK;
 }
 

@@ -49,6 +49,13 @@ def test_another_kind_of_folder_is_named(tmp_path, folder, name, config):
     refused(other, *(named if files or not config else ("is the download complete?",)))
 
 
+def test_an_adapter_beside_a_model_is_noted(folder, start_daemon):
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    [event] = start_daemon(model=folder).events("checkpoint_note")
+    assert event["kind"] == "adapter" and "adapter_config.json" in event["message"] and "ignored" in event["message"]
+
+
 def test_pointers_of_git_lfs_are_named(folder):
     for name in ("config.json", "model.safetensors"):
         text = (folder / name).read_bytes()

@@ -90,6 +90,14 @@ def test_an_unfinished_download_says_what_is_missing_and_how_to_get_it(cache):
     refused(MODEL, shard, "a download is under way", "0123.incomplete", **env)
 
 
+def test_a_configuration_that_was_not_downloaded_says_how_to_get_it(cache):
+    cache.add(NEW)
+    cache.ref("main", NEW)
+    (cache.repository / "blobs" / "config.json").rename(cache.repository / "blobs" / "abc.incomplete")
+    refused(MODEL, "config.json", "target of this link", "found abc.incomplete", f"finish it (hf download {MODEL} --revision {NEW})",
+            HF_HUB_CACHE=str(cache.folder))
+
+
 def test_a_snapshot_of_the_configuration_alone_names_the_other(cache):
     """Programs that look for updates download config.json of the newest commit."""
     cache.add(OLD)

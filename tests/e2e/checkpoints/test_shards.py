@@ -114,6 +114,19 @@ def test_files_without_served_layers_may_be_absent_or_damaged(folder, serve):
     refused(path, LAYERS[1], arguments=("--layers", "1-1"))
 
 
+@pytest.mark.parametrize("suffix", ("aria2", "part", "crdownload", "incomplete"))
+def test_a_file_with_the_control_file_of_a_download_is_not_served(folder, serve, suffix):
+    """Programs reserve a file's size first: what is not there yet reads as zeros."""
+    path = folder.write()
+    control = path / f"{LAYERS[1]}.{suffix}"
+    control.write_bytes(b"")
+    refused(path, f"{path / LAYERS[1]}, which holds tensor model.layers.1.mlp.", "is not downloaded completely", f"delete {control}")
+    [event] = serve(path, layers=(0,), arguments=("--layers", "0-0")).events("checkpoint_note")
+    assert event["kind"] == "unfinished_download" and str(control) in event["message"]
+    control.unlink()
+    assert not serve(path).events("checkpoint_note")
+
+
 def test_attention_of_a_served_layer_may_be_absent(folder, serve):
     """The block alone is needed, not the other tensors of its layer."""
     for name in folder.index:
@@ -152,7 +165,12 @@ def test_a_damaged_single_file_beside_an_index_is_ignored(folder, serve):
 def test_a_complete_single_file_beside_an_index_is_refused(folder):
     """transformers takes the single file, other programs take the index."""
     folder.files[SINGLE] = {name: zeros(entry) for file in LAYERS.values() for name, entry in folder.files[file].items()}
-    refused(folder.write(), SINGLE, INDEX, "model.layers.0.mlp.", "programs differ")
+    path = folder.write()
+    refused(path, SINGLE, INDEX, "model.layers.0.mlp.", "programs differ", f"move {SINGLE} away, or the index and its shards")
+    for file in (INDEX, *LAYERS.values(), HEAD):
+        (path / file).rename(path.parent / file)
+    done = run_program("expertd", "--model", path, "--inspect")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_single_file_beside_an_index_without_files_is_served(folder, serve):

@@ -231,8 +231,10 @@ static void a_missing_shard_and_a_misplaced_tensor_are_named(void **state) {
     refuse("lists tensor c in shard s2.safetensors, which is a link to a file that is not there (1 of 2 shards are missing)");
     assert_int_equal(unlink(path_of("s2.safetensors")), 0);
     builder_write_text(folder, "s2.safetensors.incomplete", "x");
-    refuse("a download is under way or was interrupted; finish it; found s2.safetensors.incomplete");
+    refuse("a download is under way or was interrupted (found s2.safetensors.incomplete): finish it");
     builder_write(&builder, 1, 1, folder, "s2.safetensors");
+    refuse("s2.safetensors.incomplete lies beside it: finish the download");
+    assert_int_equal(unlink(path_of("s2.safetensors.incomplete")), 0);
     refuse("lists tensor c in s2.safetensors, which does not have it");
     checkpoint_close(open_some("a"));
 }
@@ -399,7 +401,7 @@ static void files_of_other_parts_may_be_missing_or_damaged(void **state) {
     assert_false(err_is(checkpoint_require(c, "b")));
     assert_int_equal(checkpoint_require(c, "d").code, EXPERTD_ERR_CHECKPOINT);
     check_message("s3.safetensors: the header claims");
-    check_message("lists tensor d there");
+    check_message("(by model.safetensors.index.json, the file holds tensor d)");
     assert_int_equal(checkpoint_require(c, "e").code, EXPERTD_ERR_CHECKPOINT);
     check_message("lists tensor e in shard gone.safetensors, which is not in the folder (1 of 4 shards are missing)");
     assert_int_equal(checkpoint_require(c, "f").code, EXPERTD_ERR_CHECKPOINT);
@@ -432,7 +434,7 @@ static void a_single_file_beside_an_index_is_ignored_with_a_note(void **state) {
     checkpoint_close(open_some("a"));
     refuse("tensor b is in model.safetensors and, by model.safetensors.index.json, in s1.safetensors: programs differ");
     index_text("\"a\":\"gone.safetensors\",\"b\":\"s1.safetensors\"");
-    refuse("to serve model.safetensors, which is there too, move the index away");
+    refuse("to serve model.safetensors, which is there too, move the index and its shards away");
 }
 
 static void a_single_file_may_be_a_link_to_a_listed_shard(void **state) {

@@ -64,6 +64,7 @@ static const struct kind_case CASES[] = {
     {"adapter_model-00001-of-00002.safetensors", "it is a LoRA adapter", FOLDER_ADAPTER},
     {"adapter_model.bin", "it is a LoRA adapter", FOLDER_ADAPTER},
     {"model-Q4_K_M-00002-of-00002.gguf", "GGUF", FOLDER_GGUF},
+    {"mmproj-F16.gguf", "it is the projector for images of a GGUF model, not the model", FOLDER_OTHER_FORMAT},
     {"model-00001-of-00002.safetensors.incomplete", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {"model.safetensors.part", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
     {"model.safetensors.aria2", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
@@ -119,6 +120,27 @@ static void a_model_beside_other_files_is_opened(void **state) {
     checkpoint_close(c);
 }
 
+static void only_files_of_pytorch_count_as_pickled(void **state) {
+    (void)state;
+    struct folder_finding found;
+    touch("firmware.bin");
+    folder_kind_find(folder, &found);
+    assert_int_equal(found.kind, FOLDER_UNKNOWN);
+    touch("model.bin");
+    folder_kind_find(folder, &found);
+    assert_int_equal(found.kind, FOLDER_OTHER_FORMAT);
+    assert_string_equal(found.name, "model.bin");
+}
+
+static void a_gguf_model_counts_before_its_projector(void **state) {
+    (void)state;
+    touch("mmproj-F16.gguf");
+    touch("m-Q8_0.gguf");
+    touch("model.safetensors");
+    refuse(folder,
+           "has a GGUF model (m-Q8_0.gguf) and safetensors files (model.safetensors), but no config.json: name the .gguf file");
+}
+
 static void weights_without_a_config_say_what_is_missing(void **state) {
     (void)state;
     touch("model.safetensors");
@@ -129,7 +151,12 @@ static void a_file_in_the_place_of_a_folder_names_the_folder(void **state) {
     (void)state;
     char wanted[160];
     snprintf(wanted, sizeof wanted, "is not a folder: name the folder that holds config.json and the weights, such as %s", folder);
-    static const char *const FILES[] = {"model.safetensors", "config.json", "model.safetensors.index.json", "anything"};
+    touch("x.safetensors");
+    refuse(path_of("x.safetensors"), "is not a folder: name the folder that holds config.json and the weights");
+    assert_null(strstr(expertd_err_message(), "such as"));
+    touch("m.tar");
+    refuse(path_of("m.tar"), "m.tar is not a folder: archives are not read: unpack it");
+    static const char *const FILES[] = {"config.json", "model.safetensors", "model.safetensors.index.json", "anything"};
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         touch(FILES[i]);
         refuse(path_of(FILES[i]), wanted);
@@ -207,6 +234,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_kind_is_told_with_and_without_a_config),
         TEST(a_model_beside_other_files_is_opened),
+        TEST(only_files_of_pytorch_count_as_pickled),
+        TEST(a_gguf_model_counts_before_its_projector),
         TEST(weights_without_a_config_say_what_is_missing),
         TEST(a_file_in_the_place_of_a_folder_names_the_folder),
         TEST(a_path_that_does_not_exist_names_the_nearest_folder),

@@ -167,8 +167,56 @@ static void a_revision_selects_a_snapshot(void **state) {
     assert_resolves("org/name@refs/pr/1", path_of("models--org--name/snapshots/abcdef"));
     assert_resolves("org/name@main", path_of("models--org--name/snapshots/0199"));
     assert_resolves("org/name", path_of("models--org--name/snapshots/0199"));
-    assert_int_equal(hub_name_length("org/name@v1.0"), 8);
-    assert_int_equal(hub_name_length("/a/folder@home"), 14);
+}
+
+static void assert_named(const char *model, const char *wanted) {
+    char name[64];
+    hub_model_name(model, name, sizeof name);
+    assert_string_equal(name, wanted);
+}
+
+static void the_name_in_requests_has_no_revision(void **state) {
+    (void)state;
+    assert_named("org/name", "org/name");
+    assert_named("org/name@v1.0", "org/name");
+    assert_named("org/name:Q4_0", "org/name:Q4_0");
+    assert_named("org/name@main:Q4_0", "org/name:Q4_0");
+    assert_named("org/name@refs/pr/1:Q4_0", "org/name:Q4_0");
+    assert_named("/a/folder@home", "/a/folder@home");
+    assert_named("/a/folder@home:Q4_0", "/a/folder@home:Q4_0");
+}
+
+static void make_file(const char *name) {
+    FILE *file = fopen(path_of(name), "w");
+    assert_non_null(file);
+    fclose(file);
+}
+
+static void a_file_that_is_not_there_is_told_from_a_name_in_the_hub(void **state) {
+    (void)state;
+    char before[PATH_MAX], wanted[256];
+    make_file("m-Q8_0.gguf");
+    snprintf(wanted, sizeof wanted, "there is no file %s/m-Q8.gguf: the folder %s has m-Q8_0.gguf", cache, cache);
+    refuse(path_of("m-Q8.gguf"), cache, wanted);
+    assert_int_equal(symlink("gone", path_of("link")), 0);
+    refuse(path_of("link"), cache, "link is a link to gone: No such file or directory: name the model's folder or file itself");
+    assert_int_equal(symlink("loop", path_of("loop")), 0);
+    refuse(path_of("loop"), cache, "loop is a link to loop: Too many levels of symbolic links");
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir("/tmp"), 0);
+    snprintf(wanted, sizeof wanted, "%s/m-Q8.gguf", strrchr(cache, '/') + 1); // has the form of ORG/NAME
+    refuse(wanted, cache, "has m-Q8_0.gguf");
+    assert_int_equal(chdir(before), 0);
+}
+
+static void a_quantisation_without_its_first_part_says_so(void **state) {
+    (void)state;
+    make_snapshot("models--org--name", "aaaa", 1000);
+    make_file("models--org--name/snapshots/aaaa/m-Q8_0-00003-of-00003.gguf");
+    refuse("org/name:Q8_0", cache,
+           "holds m-Q8_0-00003-of-00003.gguf, but not the first part of that model, -00001-of-...: download");
+    refuse("org/name:Q8_0", cache, "(hf download org/name --revision aaaa)");
+    refuse("org/name:Q4_0", cache, "holds no GGUF model in Q4_0");
 }
 
 static void a_revision_that_is_not_there_is_named_with_those_that_are(void **state) {
@@ -181,6 +229,9 @@ static void a_revision_that_is_not_there_is_named_with_those_that_are(void **sta
     refuse("org/name@abcd", cache, "2 snapshots begin with abcd: write more of the commit");
     refuse("org/name@abc", cache, "has no revision abc");
     refuse("org/name@refs", cache, "has no revision refs");
+    write_named_ref("models--org--name", "feature/x", "abcd1");
+    write_named_ref("models--org--name", "refs/pr/1", "abcd1");
+    refuse("org/name@pr/1", cache, "refs feature/x, main, refs/pr/1; snapshots abcd1, abcd2");
     write_named_ref("models--org--name", "v3", "ffff");
     refuse("org/name@v3", cache,
            "refs/v3 names commit ffff, which has no snapshot: download it (hf download org/name --revision v3)");
@@ -231,6 +282,9 @@ int main(void) {
         TEST(another_spelling_of_a_cached_model_is_suggested),
         TEST(addresses_and_tildes_are_explained),
         TEST(snapshots_may_be_links),
+        TEST(a_file_that_is_not_there_is_told_from_a_name_in_the_hub),
+        TEST(the_name_in_requests_has_no_revision),
+        TEST(a_quantisation_without_its_first_part_says_so),
         TEST(a_folders_path_is_returned_unchanged),
         TEST(refs_main_selects_the_snapshot),
         TEST(without_a_ref_the_newest_snapshot_is_taken),
