@@ -157,7 +157,7 @@ static FALLIBLE check_gguf_file(const char *path) {
     char folder[PATH_MAX], files[FOLDER_LIST_MAX];
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    if (is_folder(folder)) {
+    if (folder_exists(folder)) {
         size_t count = folder_list(folder, "*.gguf", NULL, files);
         FAIL(EXPERTD_ERR_CHECKPOINT, "there is no file %s: the folder %s has %s", path, folder, count ? files : "no .gguf file");
     }

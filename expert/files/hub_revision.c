@@ -119,7 +119,7 @@ static void list_refs(const struct hub_repository *repository, const char *below
         int length = snprintf(name, sizeof name, "%s%s%s", below, below[0] ? "/" : "", entries[i]->d_name);
         bool fits = entries[i]->d_name[0] != '.' && length < (int)sizeof name;
         if (fits && !err_is(format_path(repository, "refs", name, path))) {
-            if (!is_folder(path)) {
+            if (!folder_exists(path)) {
                 add_ref(name, out);
             } else if (parts < REF_PARTS_MAX) {
                 list_refs(repository, name, parts + 1, out);
