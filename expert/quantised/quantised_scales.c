@@ -212,18 +212,52 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
     return true;
 }
 
-// Takes the first of config.json's settings for this module that fits its tensors.
+static bool fits_setting(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
+    *out = (struct scale_span){0};
+    return has_bits(t, setting) && spans(t, setting, out);
+}
+
+// Do the two settings give this module's tensors different meanings?
+static bool differ(const struct take *t, const struct quantisation_setting *a, const struct quantisation_setting *b) {
+    struct scale_span of_a, of_b;
+    (void)fits_setting(t, a, &of_a);
+    (void)fits_setting(t, b, &of_b);
+    return of_a.columns != of_b.columns || of_a.k != of_b.k || of_a.restart != of_b.restart ||
+           (t->format->zeros && t->format->zeros_rule != ZEROS_ALWAYS && a->symmetric != b->symmetric) ||
+           (t->format->scale_of_k && a->ordered != b->ordered);
+}
+
+// Engines choose differently among several groups that name a module.
+static FALLIBLE check_others(const struct take *t, const struct quantisation_candidates *settings, size_t chosen) {
+    for (size_t i = chosen + 1; i < settings->count; i++) {
+        struct scale_span span;
+        if (fits_setting(t, &settings->at[i], &span) && differ(t, &settings->at[chosen], &settings->at[i])) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s and %s both name %s and fit tensor %s, but say different things about it: remove the wrong one",
+                 config_path(t->config->config), settings->path[chosen], settings->path[i], t->module->name, t->codes->name);
+        }
+    }
+    return OK;
+}
+
+// Takes the setting of config.json for this module that fits its tensors.
 static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     struct quantisation_candidates settings;
     TRY(quantisation_of_module(t->config, t->module->name, &settings));
     if (settings.in_no_group && t->module->first) {
         note_no_group(t);
     }
+    for (size_t i = 0; i < settings.count; i++) {
+        t->setting = settings.at[i];
+        if (fits_setting(t, &t->setting, out)) {
+            return check_others(t, &settings, i);
+        }
+    }
     bool bits = false;
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || spans_more(t, &t->setting, out))) {
+        if (has_bits(t, &t->setting) && spans_more(t, &t->setting, out)) {
             return OK;
         }
     }

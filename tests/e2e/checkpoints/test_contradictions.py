@@ -345,6 +345,34 @@ def groups(random, folder):
     return Case(checkpoint, (f"{SECTION}.config_groups.group_", f".weights.{key}", ".weight_"), SERVED if facts in kinds else REFUSED)
 
 
+def groups_of_a_class_and_of_a_name(random, folder):
+    """A group that names down, by its name or an expression, counts before one for all linear layers, in whatever order they stand."""
+    facts = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    of_class, of_down, format_of_all, format_of_down = one_of(random, (
+        ({}, {"symmetric": False}, {}, {"zero_points": True}),
+        ({"symmetric": False}, {"symmetric": True}, {"zero_points": True}, {}),
+        ({"group_size": 128}, {"group_size": 96}, {"group": 128}, {"group": 96}),
+        ({"actorder": "group"}, {"actorder": None}, {"ordered": True}, {}),
+        ({}, {"actorder": "group"}, {}, {"ordered": True})))
+    quantise = lambda facts: pack_quantized(**({"bits": 4, "group": 32} | facts))
+    names = one_of(random, (["re:.*down_proj"], [f"model.layers.0.mlp.experts.{e}.down_proj" for e in range(EXPERTS)]))
+    members = [{"targets": ["Linear"], "weights": facts | of_class}, {"targets": names, "weights": facts | of_down}]
+    two = not random.integers(4)
+    if two:
+        members.append({"targets": ["re:.*experts.*down_proj"], "weights": facts | of_class})
+    named = {f"group_{i}": members[m] for i, m in enumerate(random.permutation(len(members)))}
+    section = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": named}
+    checkpoint = QuantisedCheckpoint(folder, Variant("", section, quantise(format_of_all), (("down", quantise(format_of_down)),)),
+                                     seed=int(random.integers(1 << 30)))
+    left = not two and (format_of_down.get("zero_points") or format_of_down.get("ordered")) and random.integers(2)
+    if left:  # what the group of the name says, the tensors do not
+        suffix = ".weight_zero_point" if format_of_down.get("zero_points") else ".weight_g_idx"
+        for expert in range(EXPERTS):
+            del checkpoint.tensors[checkpoint.module("down_proj", expert) + suffix]
+        return Case(checkpoint, ("down_proj" + suffix, "symmetric" if "zero" in suffix else "actorder"), REFUSED)
+    return Case(checkpoint, ("config_groups.group_", "both name", "down_proj"), REFUSED if two else SERVED)
+
+
 def no_group(random, folder):
     checkpoint = new(folder, random, pack_quantized(4, 32), compressed("pack-quantized", num_bits=8, group_size=64))
     section(checkpoint)["config_groups"]["group_0"]["targets"] = ["re:.*self_attn.*"]
