@@ -275,9 +275,9 @@ def group_size_of_another_format(random, folder):
 
 SECTIONS = {"gptq": (gptq(4, 32), GPTQ), "awq": (VARIANTS["awq"].quantise, AWQ | {"group_size": 32}),
             "fp8": (VARIANTS["fp8_blocks"].quantise, VARIANTS["fp8_blocks"].config)}
-OTHERS = {"fp8_blocks": VARIANTS["fp8_blocks"].quantise, "fp8_rows": VARIANTS["fbgemm_per_row"].quantise, "mxfp8": VARIANTS["mxfp8"].quantise,
-          "nvfp4": VARIANTS["modelopt_nvfp4"].quantise, "int8_rows": int_quantized(), "int4": pack_quantized(4, 16), "gptq": gptq(4, 32),
-          "awq": VARIANTS["awq"].quantise}
+OTHERS = {"fp8_blocks": VARIANTS["fp8_blocks"].quantise, "fp8_rows": VARIANTS["fbgemm_per_row"].quantise,
+          "mxfp8": VARIANTS["mxfp8"].quantise, "nvfp4": VARIANTS["modelopt_nvfp4"].quantise, "int8_rows": int_quantized(),
+          "int4": pack_quantized(4, 16), "gptq": gptq(4, 32), "awq": VARIANTS["awq"].quantise}
 
 
 def section_of_another_format(random, folder):
@@ -472,9 +472,10 @@ def dtype_of_elements(random, folder):
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
               order_of_gptq, one_order_is_missing, order_of_compressed_tensors, bits, group_size, group_size_is_not_said,
-              group_size_of_another_format, section_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
-              groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model,
-              class_and_model_type, which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
+              group_size_of_another_format, section_of_another_format, strategy, block_size, weight_shape,
+              weight_shape_of_gate_and_up, override, groups, groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section,
+              sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type, which_layers_have_experts,
+              setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):
