@@ -342,22 +342,34 @@ static void add_candidate(const struct quantisation *q, const struct quantisatio
         }
     }
     if (out->count < QUANTISATION_CANDIDATES_MAX) {
+        out->path[out->count] = override->path;
         out->at[out->count++] = setting;
     }
 }
 
+static bool is_named_by_group(const struct quantisation *q, const struct quantisation_matches *matches) {
+    for (size_t i = 0; i < matches->count; i++) {
+        if (matches->by_name[i] && q->overrides.at[matches->at[i]].of_group) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// vLLM compares all targets with the name of a module before it compares them with the module's class.
 FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module, struct quantisation_candidates *out) {
     const struct quantisation_override *chosen = NULL; // not of a group
     struct quantisation_matches matches;
     bool in_group = false;
     *out = (struct quantisation_candidates){0};
     TRY(quantisation_matching_overrides(&q->overrides, module, &matches));
+    bool named = is_named_by_group(q, &matches);
     for (size_t i = 0; i < matches.count; i++) {
         const struct quantisation_override *override = &q->overrides.at[matches.at[i]];
         in_group |= override->of_group;
-        if (override->of_group) {
+        if (override->of_group && (matches.by_name[i] || !named)) {
             add_candidate(q, override, out);
-        } else if (!chosen || (override->exact && !chosen->exact)) {
+        } else if (!override->of_group && (!chosen || (override->exact && !chosen->exact))) {
             chosen = override;
         }
     }
@@ -366,6 +378,7 @@ FALLIBLE quantisation_of_module(const struct quantisation *q, const char *module
     }
     out->in_no_group = q->overrides.count > 0 && q->overrides.at[0].of_group && !in_group; // groups are read first
     if (out->count == 0) {
+        out->path[out->count] = q->section;
         out->at[out->count++] = q->base;
     }
     return OK;

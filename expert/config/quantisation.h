@@ -59,10 +59,12 @@ bool quantisation_value(const struct quantisation *quantisation, const char *nam
 // Do packing_format or quant_method name the family "awq" or "gptq"? A packing_format takes precedence.
 bool quantisation_names(const struct quantisation *quantisation, const char *family);
 
-// The settings that config.json gives a module ("model.layers.3.mlp.experts.0.up_proj"). Several groups of config_groups may name a
-// module: then the shapes of its tensors decide.
+// The settings that config.json gives a module ("model.layers.3.mlp.experts.0.up_proj"). Of the groups of config_groups those that
+// name the module, by its name or an expression, count before those for all linear layers. Several may be left: then the shapes of
+// its tensors decide.
 struct quantisation_candidates {
     struct quantisation_setting at[QUANTISATION_CANDIDATES_MAX]; // different; [0] exists
+    const char *path[QUANTISATION_CANDIDATES_MAX]; // the override that says it, "quantization_config.config_groups.group_0.weights"
     size_t count;
     bool in_no_group; // config_groups has groups, and none of them names the module: at[0] is the base
 };

@@ -182,7 +182,7 @@ static size_t find_name(const struct quantisation_overrides *overrides, const ch
 }
 
 static FALLIBLE has_match(const struct quantisation_override *override, const char *module, bool *matches) {
-    *matches = override->any_linear;
+    *matches = false;
     for (size_t i = 0; i < override->count && !*matches; i++) {
         if (override->patterns[i].match != NAME_EXACT) {
             TRY_IN(name_pattern_matches(&override->patterns[i], module, matches), "%s", override->path);
@@ -191,10 +191,13 @@ static FALLIBLE has_match(const struct quantisation_override *override, const ch
     return OK;
 }
 
-static void add_match(struct quantisation_matches *out, uint32_t override) {
+static void add_match(struct quantisation_matches *out, uint32_t override, bool by_name) {
     bool is_new = out->count == 0 || out->at[out->count - 1] != override;
     if (is_new && out->count < QUANTISATION_MATCHES_MAX) {
+        out->by_name[out->count] = by_name;
         out->at[out->count++] = override;
+    } else if (!is_new) {
+        out->by_name[out->count - 1] |= by_name;
     }
 }
 
@@ -209,13 +212,13 @@ FALLIBLE quantisation_matching_overrides(const struct quantisation_overrides *ov
         for (; name < overrides->name_count && overrides->names[name].override < next &&
                strcmp(overrides->names[name].text, module) == 0;
              name++) {
-            add_match(out, overrides->names[name].override);
+            add_match(out, overrides->names[name].override, true);
         }
         if (next != UINT32_MAX) {
             TRY(has_match(&overrides->at[next], module, &matches));
         }
-        if (matches) {
-            add_match(out, next);
+        if (matches || (next != UINT32_MAX && overrides->at[next].any_linear)) {
+            add_match(out, next, matches);
         }
     }
     return OK;

@@ -35,7 +35,8 @@ void quantisation_overrides_deinit(struct quantisation_overrides *overrides); //
 
 enum { QUANTISATION_MATCHES_MAX = 64 };
 struct quantisation_matches {
-    uint32_t at[QUANTISATION_MATCHES_MAX]; // indices of overrides, ascending
+    uint32_t at[QUANTISATION_MATCHES_MAX];  // indices of overrides, ascending
+    bool by_name[QUANTISATION_MATCHES_MAX]; // by a name or an expression; else only by the class
     size_t count;
 };
 

@@ -16,6 +16,9 @@ struct stack {
 struct part {
     const char *name;
     uint64_t rows, columns;
+    bool has_codes;
+    struct quantised_orientations fits;     // both: its own shape does not tell
+    enum quantised_orientation orientation; // by all parts of the layer; QUANTISED_ANY: by its own shape and name
     char module[TENSOR_NAME_MAX];
 };
 
@@ -40,10 +43,13 @@ static struct vector_source vector_at(const struct safetensors_entry *entry, uin
 
 // ---- plain tensors ----
 
+static bool may_be_transposed(const struct stack *s) {
+    return s->layout->set->place == NAMES_IN_MODULE; // GGUF files have rows only
+}
+
 static FALLIBLE take_plain(const struct stack *s, const struct part *p, bool *transposed, const struct safetensors_entry **out) {
     const struct tensor_shape rows = {3, {s->experts, p->rows, p->columns}}, columns = {3, {s->experts, p->columns, p->rows}};
-    const bool may_be_transposed = s->layout->set->place == NAMES_IN_MODULE; // GGUF files have rows only
-    const struct tensor_shape shapes[2] = {rows, may_be_transposed ? columns : rows};
+    const struct tensor_shape shapes[2] = {rows, may_be_transposed(s) ? columns : rows};
     char name[TENSOR_NAME_MAX];
     int which;
     TRY(quantised_explain(s->finder, p->module));
@@ -51,21 +57,6 @@ static FALLIBLE take_plain(const struct stack *s, const struct part *p, bool *tr
     TRY(expert_names_weight(s->finder, p->module, true, name));
     TRY(tensor_take_either(s->finder, name, shapes, &which, out));
     *transposed = which == 1;
-    return OK;
-}
-
-// Takes both tensors of a fused pair and determines whether they are transposed. A square tensor fits both orientations; then the
-// other tensor decides. At most one of them is square, since 2I = H and I = H exclude each other.
-static FALLIBLE take_pair(const struct stack *s, const struct part *gate_up, const struct part *down,
-                          const struct safetensors_entry *entries[2], bool *transposed) {
-    bool of[2];
-    TRY(take_plain(s, gate_up, &of[0], &entries[0]));
-    TRY(take_plain(s, down, &of[1], &entries[1]));
-    *transposed = 2 * s->width == s->hidden ? of[1] : of[0];
-    if (s->width != s->hidden && *transposed != of[1]) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s and %s of the same experts have different orientations: one of them is transposed",
-             checkpoint_path(s->finder->checkpoint), entries[0]->name, entries[1]->name);
-    }
     return OK;
 }
 
@@ -88,27 +79,22 @@ static void set_part(const struct stack *s, const struct part *p, enum expert_pa
     }
 }
 
-static FALLIBLE take_pair_plain(const struct stack *s, const struct part *gate_up, const struct part *down) {
-    const struct safetensors_entry *entries[2] = {NULL, NULL};
-    bool transposed = false;
-    TRY(take_pair(s, gate_up, down, entries, &transposed));
-    set_gate_up(s, entries[0], transposed);
-    set_part(s, down, PART_DOWN, entries[1], transposed);
-    return OK;
-}
-
 static bool is_spelled_weight(const char *name) {
     size_t length = strlen(name), suffix = strlen(".weight");
     return length > suffix && strcmp(name + length - suffix, ".weight") == 0;
 }
 
-// Takes a tensor whose orientation no other tensor confirms. If it is square, a tensor X.weight is in rows, since MLX and Step-3.5
-// have no other; a parameter X may be either.
-static FALLIBLE take_alone(const struct stack *s, const struct part *p, bool *transposed, const struct safetensors_entry **out) {
+// If no other part tells the orientation of a square tensor, X.weight is in rows, since MLX and Step-3.5 have no other; a parameter
+// X may be either.
+static FALLIBLE take_oriented(const struct stack *s, const struct part *p, bool *transposed, const struct safetensors_entry **out) {
     const struct safetensors_entry *entry = NULL;
     TRY(take_plain(s, p, transposed, &entry));
     INVARIANT(entry != NULL);
     *out = entry;
+    if (p->orientation != QUANTISED_ANY) {
+        *transposed = p->orientation == QUANTISED_TRANSPOSED;
+        return OK;
+    }
     if (p->rows != p->columns || (is_spelled_weight(entry->name) && !s->layout->set->down_is_untransposed)) {
         return OK;
     }
@@ -124,7 +110,7 @@ static FALLIBLE take_alone(const struct stack *s, const struct part *p, bool *tr
 static FALLIBLE take_part_plain(const struct stack *s, const struct part *p, enum expert_part part) {
     const struct safetensors_entry *entry = NULL;
     bool transposed = false;
-    TRY(take_alone(s, p, &transposed, &entry));
+    TRY(take_oriented(s, p, &transposed, &entry));
     set_part(s, p, part, entry, transposed);
     return OK;
 }
@@ -132,7 +118,7 @@ static FALLIBLE take_part_plain(const struct stack *s, const struct part *p, enu
 static FALLIBLE take_gate_up_plain(const struct stack *s, const struct part *p) {
     const struct safetensors_entry *entry = NULL;
     bool transposed = false;
-    TRY(take_alone(s, p, &transposed, &entry));
+    TRY(take_oriented(s, p, &transposed, &entry));
     set_gate_up(s, entry, transposed);
     return OK;
 }
@@ -162,7 +148,8 @@ static FALLIBLE is_rows_of_all(const struct stack *s, const struct part *p, bool
 // ---- quantised tensors ----
 
 static struct quantised_module module_of(const struct stack *s, const struct part *p) {
-    return (struct quantised_module){.name = p->module, .experts = s->experts, .n = p->rows, .k = p->columns, .first = true};
+    return (struct quantised_module){
+        .name = p->module, .experts = s->experts, .n = p->rows, .k = p->columns, .orientation = p->orientation, .first = true};
 }
 
 static void set_quantised(const struct stack *s, enum expert_part part, const struct quantised_matrix *first) {
@@ -188,13 +175,49 @@ static FALLIBLE take_gate_up_quantised(const struct stack *s, const struct part 
     return OK;
 }
 
-static FALLIBLE take_pair_quantised(const struct stack *s, const struct part *gate_up, const struct part *down) {
-    struct quantised_module modules[2] = {module_of(s, gate_up), module_of(s, down)};
-    struct quantised_fused first;
-    TRY(quantised_take_fused(s->finder, &modules[0], &modules[1], s->alternate, &first));
-    set_quantised(s, PART_GATE, &first.gate);
-    set_quantised(s, PART_UP, &first.up);
-    set_quantised(s, PART_DOWN, &first.down);
+// ---- orientations ----
+
+static bool has_dims(const struct expertd_tensor_view *view, uint64_t first, uint64_t second, uint64_t third) {
+    return view->rank == 3 && view->shape[0] == first && view->shape[1] == second && view->shape[2] == third;
+}
+
+static FALLIBLE find_orientations(const struct stack *s, struct part *p) {
+    const struct quantised_module module = module_of(s, p);
+    char name[TENSOR_NAME_MAX];
+    p->has_codes = quantised_exists(s->finder, p->module);
+    if (p->has_codes) {
+        return quantised_orientations(s->finder, &module, &p->fits);
+    }
+    TRY(expert_names_weight(s->finder, p->module, true, name));
+    const struct safetensors_entry *entry = tensor_look(s->finder, name);
+    p->fits.rows = entry && has_dims(&entry->view, s->experts, p->rows, p->columns);
+    p->fits.transposed = entry && may_be_transposed(s) && has_dims(&entry->view, s->experts, p->columns, p->rows);
+    return OK;
+}
+
+// Does the part's shape tell an orientation?
+static bool tells(const struct part *p) {
+    return p->fits.rows != p->fits.transposed;
+}
+
+// The parts of a layer are written alike, so that one tells the orientation of a square one.
+static FALLIBLE choose_orientation(const struct stack *s, struct part *parts, size_t count) {
+    const struct part *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        TRY(find_orientations(s, &parts[i]));
+        if (s->layout->set->down_is_untransposed) {
+            continue;
+        }
+        if (first && tells(&parts[i]) && parts[i].fits.rows != first->fits.rows) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s and %s of the same experts have different orientations: one of them is transposed",
+                 checkpoint_path(s->finder->checkpoint), first->module, parts[i].module);
+        }
+        first = !first && tells(&parts[i]) ? &parts[i] : first;
+    }
+    for (size_t i = 0; i < count && first; i++) {
+        bool any = parts[i].fits.rows || parts[i].fits.transposed; // else taking it refuses its shape
+        parts[i].orientation = !any ? QUANTISED_ANY : first->fits.rows ? QUANTISED_ROWS : QUANTISED_TRANSPOSED;
+    }
     return OK;
 }
 
@@ -231,36 +254,40 @@ static FALLIBLE take_gate_up_bias(const struct stack *s, const struct part *p) {
 // ---- the layout ----
 
 static FALLIBLE take_fused(const struct stack *s) {
-    struct part gate_up, down;
-    TRY(part_of(s, s->layout->set->gate_up, 2 * s->width, s->hidden, &gate_up));
-    TRY(part_of(s, s->layout->set->down, s->hidden, s->width, &down));
-    bool codes[2] = {quantised_exists(s->finder, gate_up.module), quantised_exists(s->finder, down.module)};
-    if (!codes[0] && !codes[1]) {
-        TRY(take_pair_plain(s, &gate_up, &down));
-    } else if (codes[0] && codes[1]) {
-        TRY(take_pair_quantised(s, &gate_up, &down));
-    } else {
-        TRY(codes[0] ? take_gate_up_quantised(s, &gate_up) : take_gate_up_plain(s, &gate_up));
-        TRY(codes[1] ? take_part_quantised(s, &down, PART_DOWN) : take_part_plain(s, &down, PART_DOWN));
-    }
+    struct part parts[2], *gate_up = &parts[0], *down = &parts[1];
+    TRY(part_of(s, s->layout->set->gate_up, 2 * s->width, s->hidden, gate_up));
+    TRY(part_of(s, s->layout->set->down, s->hidden, s->width, down));
+    TRY(choose_orientation(s, parts, 2));
+    TRY(gate_up->has_codes ? take_gate_up_quantised(s, gate_up) : take_gate_up_plain(s, gate_up));
+    TRY(down->has_codes ? take_part_quantised(s, down, PART_DOWN) : take_part_plain(s, down, PART_DOWN));
     if (s->out->params.expert_has_bias) {
-        TRY(take_gate_up_bias(s, &gate_up));
-        TRY(take_part_bias(s, &down, PART_DOWN));
+        TRY(take_gate_up_bias(s, gate_up));
+        TRY(take_part_bias(s, down, PART_DOWN));
     }
     return OK;
 }
 
-static FALLIBLE take_part(const struct stack *s, enum expert_part part) {
-    const struct expert_name_set *set = s->layout->set;
-    const char *name = part == PART_GATE ? set->gate : part == PART_UP ? set->up : set->down;
-    struct part p;
+static FALLIBLE take_part(const struct stack *s, const struct part *p, enum expert_part part) {
     bool rows_of_all;
-    TRY(part_of(s, name, part == PART_DOWN ? s->hidden : s->width, part == PART_DOWN ? s->width : s->hidden, &p));
-    TRY(is_rows_of_all(s, &p, &rows_of_all));
-    TRY(quantised_exists(s->finder, p.module) ? take_part_quantised(s, &p, part)
-        : rows_of_all                         ? take_rows_of_all(s, &p, part)
-                                              : take_part_plain(s, &p, part));
-    return s->out->params.expert_has_bias ? take_part_bias(s, &p, part) : OK;
+    TRY(is_rows_of_all(s, p, &rows_of_all));
+    TRY(p->has_codes ? take_part_quantised(s, p, part) : rows_of_all ? take_rows_of_all(s, p, part) : take_part_plain(s, p, part));
+    return s->out->params.expert_has_bias ? take_part_bias(s, p, part) : OK;
+}
+
+static FALLIBLE take_separate(const struct stack *s) {
+    const struct expert_name_set *set = s->layout->set;
+    const char *const names[PART_COUNT] = {[PART_GATE] = set->gate, [PART_UP] = set->up, [PART_DOWN] = set->down};
+    size_t begin = set->gate ? PART_GATE : PART_UP;
+    struct part parts[PART_COUNT];
+    for (size_t i = begin; i < PART_COUNT; i++) {
+        bool down = i == PART_DOWN;
+        TRY(part_of(s, names[i], down ? s->hidden : s->width, down ? s->width : s->hidden, &parts[i]));
+    }
+    TRY(choose_orientation(s, parts + begin, PART_COUNT - begin));
+    for (size_t i = begin; i < PART_COUNT; i++) {
+        TRY(take_part(s, &parts[i], (enum expert_part)i));
+    }
+    return OK;
 }
 
 FALLIBLE stacked_experts_take(struct tensor_finder *finder, const struct expert_layout *layout, bool alternate,
@@ -273,11 +300,5 @@ FALLIBLE stacked_experts_take(struct tensor_finder *finder, const struct expert_
                             .width = params->intermediate_size,
                             .hidden = expert_row_size(params),
                             .out = out};
-    if (layout->set->gate_up) {
-        return take_fused(&s);
-    }
-    for (int part = layout->set->gate ? PART_GATE : PART_UP; part < PART_COUNT; part++) {
-        TRY(take_part(&s, (enum expert_part)part));
-    }
-    return OK;
+    return layout->set->gate_up ? take_fused(&s) : take_separate(&s);
 }

@@ -78,15 +78,20 @@ bool take_codes_fit(struct take *t) {
     case QUANTISED_ROWS:
         return fits(t, false);
     case QUANTISED_TRANSPOSED:
-        return may_be_transposed(t) && fits(t, true);
+        return fits(t, may_be_transposed(t)); // a layout that has one orientation fits either
     default:
         return fits(t, false) || (may_be_transposed(t) && fits(t, true)) || fits(t, false);
     }
 }
 
+static bool is_called_weight(const char *name) {
+    size_t length = strlen(name), suffix = strlen(".weight");
+    return length > suffix && strcmp(name + length - suffix, ".weight") == 0;
+}
+
 FALLIBLE take_check_orientation(const struct take *t) {
     struct take other = *t;
-    bool doubtful = t->module->orientation == QUANTISED_ANY && may_be_transposed(t) && !strstr(t->codes->name, ".weight");
+    bool doubtful = t->module->orientation == QUANTISED_ANY && may_be_transposed(t) && !is_called_weight(t->codes->name);
     if (doubtful && fits(&other, !t->transposed)) {
         char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         FAIL(

@@ -12,6 +12,7 @@ struct scale_span {
     uint64_t n_stride, g_stride;
     uint64_t restart; // columns after which a block begins anew; 0: none
     bool doubtful;    // as many blocks begin anew after n / parts columns as do not
+    bool of_parts;    // one scale for each of the stacked matrices
 };
 
 // The shape of the scales without the dimension of the experts. Dimensions of 1 that a matrix does not need are left out: block
@@ -52,7 +53,7 @@ static bool spans_parts(const struct take *t, struct scale_span *out) {
         !(has_scales(t, 1, parts, 0) || has_scales(t, 2, parts, 1) || has_scales(t, 2, 1, parts))) {
         return false;
     }
-    *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1};
+    *out = (struct scale_span){.columns = t->module->n / parts, .n_stride = 1, .of_parts = true};
     return true;
 }
 
@@ -201,7 +202,7 @@ static void note_no_group(const struct take *t) {
 static bool spans_more(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     uint64_t experts = t->module->experts ? t->module->experts : 1, parts = t->module->parts ? t->module->parts : 1;
     bool one = t->scales->view.bytes <= experts * parts * expertd_dtype_size(t->scales->view.dtype), fp8 = t->format->code_of_dtype;
-    if (!(one || (fp8 && !setting->block_n)) || !spans_all(t, out)) {
+    if (!(one || fp8) || !spans_all(t, out)) {
         return false;
     }
     char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
@@ -212,20 +213,89 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
     return true;
 }
 
-// Takes the first of config.json's settings for this module that fits its tensors.
+static bool fits_setting(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
+    *out = (struct scale_span){0};
+    return has_bits(t, setting) && spans(t, setting, out);
+}
+
+// Do the two settings give this module's tensors different meanings?
+static bool differ(const struct take *t, const struct quantisation_setting *a, const struct quantisation_setting *b) {
+    struct scale_span of_a, of_b;
+    (void)fits_setting(t, a, &of_a);
+    (void)fits_setting(t, b, &of_b);
+    return of_a.columns != of_b.columns || of_a.k != of_b.k || of_a.restart != of_b.restart ||
+           (t->format->zeros && t->format->zeros_rule != ZEROS_ALWAYS && a->symmetric != b->symmetric) ||
+           (t->format->scale_of_k && a->ordered != b->ordered);
+}
+
+// Engines choose differently among several groups that name a module.
+static FALLIBLE check_others(const struct take *t, const struct quantisation_candidates *settings, size_t chosen) {
+    for (size_t i = chosen + 1; i < settings->count; i++) {
+        struct scale_span span;
+        if (fits_setting(t, &settings->at[i], &span) && differ(t, &settings->at[chosen], &settings->at[i])) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s and %s both name %s and fit tensor %s, but say different things about it: remove the wrong one",
+                 config_path(t->config->config), settings->path[chosen], settings->path[i], t->module->name, t->codes->name);
+        }
+    }
+    return OK;
+}
+
+// Does the section describe another quantiser's format? Then it says nothing about these tensors.
+static bool is_of_another_format(const struct take *t) {
+    static const char *const FAMILIES[] = {"awq", "gptq"};
+    for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
+        if (quantisation_names(t->config, FAMILIES[i])) {
+            return !t->format->family || strcmp(t->format->family, FAMILIES[i]) != 0;
+        }
+    }
+    return false;
+}
+
+// The facts of the section, without an override, are about its own format: GPTQ's and AWQ's about their integers, blocks about FP8
+// with scales that are not E8M0. Tensors of another format are read as without them.
+static bool spans_alone(struct take *t, const struct quantisation_candidates *settings, struct scale_span *out) {
+    bool grid = (t->format->scale_layouts & SCALES_GRID) && scale_dtype(t) != EXPERTD_DTYPE_F8_E8M0,
+         other = is_of_another_format(t);
+    struct quantisation_setting setting = other ? (struct quantisation_setting){0} : settings->at[0];
+    if (settings->count > 1 || settings->path[0] != t->config->section || !(other || (setting.block_n && !grid))) {
+        return false;
+    }
+    setting.block_n = setting.block_k = 0;
+    setting.span_key = NULL;
+    if (!fits_setting(t, &setting, out)) {
+        return false;
+    }
+    checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "section_of_another_format",
+                         "tensor %s is %s, another format than %s describes: the shapes decide", t->codes->name, t->format->name,
+                         t->config->section);
+    t->setting = setting;
+    return true;
+}
+
+// Takes the setting of config.json for this module that fits its tensors.
 static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
     struct quantisation_candidates settings;
     TRY(quantisation_of_module(t->config, t->module->name, &settings));
     if (settings.in_no_group && t->module->first) {
         note_no_group(t);
     }
+    for (size_t i = 0; i < settings.count; i++) {
+        t->setting = settings.at[i];
+        if (fits_setting(t, &t->setting, out)) {
+            return check_others(t, &settings, i);
+        }
+    }
     bool bits = false;
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && (spans(t, &t->setting, out) || spans_more(t, &t->setting, out))) {
+        if (has_bits(t, &t->setting) && spans_more(t, &t->setting, out)) {
             return OK;
         }
+    }
+    if (spans_alone(t, &settings, out)) {
+        return OK;
     }
     return bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
 }
@@ -242,9 +312,25 @@ static FALLIBLE check_restart(const struct take *t, const struct scale_span *spa
     return OK;
 }
 
+// Without a size in config.json two scales may be one for gate and one for up, or those of two blocks.
+static FALLIBLE check_parts(const struct take *t, const struct scale_span *span) {
+    struct scale_span blocks;
+    char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    if (!span->of_parts || t->setting.span_key || !spans_blocks(t, DEFAULT_BLOCK, DEFAULT_BLOCK, &blocks)) {
+        return OK;
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "%s: tensor %s is %s: one scale for gate and one for up, or blocks of %d x %d, and config.json says nothing about the "
+         "size: "
+         "add weight_block_size to its quantization_config, or store gate and up separately",
+         take_file(t, t->scales), t->scales->name, expertd_tensor_shape_text(t->scales->view.shape, t->scales->view.rank, shape),
+         DEFAULT_BLOCK, DEFAULT_BLOCK);
+}
+
 FALLIBLE take_scales(struct take *t) {
     struct scale_span span = {0};
     TRY(choose_span(t, &span));
+    TRY(check_parts(t, &span));
     TRY(check_restart(t, &span));
     struct quantised_matrix *out = t->out;
     out->format.scale = scale_dtype(t);

@@ -41,35 +41,24 @@ FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_mod
     return take(&t);
 }
 
-// Does the pair fit in the orientation?
-static FALLIBLE fit_both(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
-                         enum quantised_orientation orientation, bool fits[2]) {
-    struct quantised_module *const modules[2] = {gate_up, down};
-    for (size_t i = 0; i < 2; i++) {
-        struct take t = {.finder = finder, .module = modules[i]};
-        TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
-        modules[i]->orientation = orientation;
-        fits[i] = take_fits(&t);
-    }
+static FALLIBLE fits_in(struct tensor_finder *finder, const struct quantised_module *module, enum quantised_orientation orientation,
+                        bool *fits) {
+    struct quantised_module oriented = *module;
+    struct take t = {.finder = finder, .module = &oriented};
+    oriented.orientation = orientation;
+    TRY(checkpoint_quantisation(finder->checkpoint, &t.config));
+    *fits = take_fits(&t);
     return OK;
 }
 
-// Codes of a square matrix fit both orientations; then the other matrix decides. At most one of the two is square.
-static FALLIBLE choose_orientation(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down) {
-    bool rows[2], transposed[2];
+FALLIBLE quantised_orientations(struct tensor_finder *finder, const struct quantised_module *module,
+                                struct quantised_orientations *out) {
     if (checkpoint_is_gguf(finder->checkpoint)) {
-        gate_up->orientation = down->orientation = QUANTISED_ROWS;
+        *out = (struct quantised_orientations){.rows = true};
         return OK;
     }
-    TRY(fit_both(finder, gate_up, down, QUANTISED_ROWS, rows));
-    TRY(fit_both(finder, gate_up, down, QUANTISED_TRANSPOSED, transposed));
-    bool all_rows = rows[0] && rows[1], all_transposed = transposed[0] && transposed[1];
-    if (!all_rows && !all_transposed && (rows[0] || transposed[0]) && (rows[1] || transposed[1])) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s and %s of the same experts have different orientations: one of them is transposed",
-             checkpoint_path(finder->checkpoint), gate_up->name, down->name);
-    }
-    gate_up->orientation = down->orientation = all_rows ? QUANTISED_ROWS : all_transposed ? QUANTISED_TRANSPOSED : QUANTISED_ANY;
-    return OK;
+    TRY(fits_in(finder, module, QUANTISED_ROWS, &out->rows));
+    return fits_in(finder, module, QUANTISED_TRANSPOSED, &out->transposed);
 }
 
 FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_module *gate_up, bool alternating,
@@ -79,13 +68,6 @@ FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_m
     TRY(quantised_take(finder, gate_up, &both));
     TRY_IN(quantised_split(&both, gate_up->n, alternating, gate, up), "%s", gate_up->name);
     return OK;
-}
-
-FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
-                              bool alternating, struct quantised_fused *out) {
-    TRY(choose_orientation(finder, gate_up, down));
-    TRY(quantised_take_gate_up(finder, gate_up, alternating, &out->gate, &out->up));
-    return quantised_take(finder, down, &out->down);
 }
 
 // A pointer into a tensor of the first expert, as a pointer into expert e's.

@@ -20,13 +20,12 @@ FALLIBLE quantised_take(struct tensor_finder *finder, const struct quantised_mod
 FALLIBLE quantised_take_gate_up(struct tensor_finder *finder, struct quantised_module *gate_up, bool alternating,
                                 struct quantised_matrix *gate, struct quantised_matrix *up);
 
-// The matrices of a fused pair: gate and up in one matrix [2 * I, H], and down [H, I]. The two modules have the same orientation;
-// their `orientation` and `parts` are set here. Errors as above, and the two have different orientations.
-struct quantised_fused {
-    struct quantised_matrix gate, up, down;
+// The orientations that the shape of a module's codes fits. Both: the matrix is square, or its format has one orientation only.
+struct quantised_orientations {
+    bool rows, transposed;
 };
-FALLIBLE quantised_take_fused(struct tensor_finder *finder, struct quantised_module *gate_up, struct quantised_module *down,
-                              bool alternating, struct quantised_fused *out);
+FALLIBLE quantised_orientations(struct tensor_finder *finder, const struct quantised_module *module,
+                                struct quantised_orientations *out);
 
 // Expert e's matrix, computed from the first expert's.
 struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first, uint64_t e);

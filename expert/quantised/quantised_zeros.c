@@ -18,13 +18,32 @@ static struct tensor_shape zeros_shape(const struct take *t, const struct safete
                                             : (struct tensor_shape){2, {groups, n / word}};
 }
 
+// Transposed codes may have transposed zero points too.
+static bool are_transposed(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
+    struct tensor_shape shape = zeros_shape(t, zeros, groups), swapped = {2, {shape.dims[1], shape.dims[0]}};
+    return t->transposed && !take_has_shape(t, zeros, &shape) && take_has_shape(t, zeros, &swapped);
+}
+
+static FALLIBLE check_square(const struct take *t, const struct safetensors_entry *zeros, const struct tensor_shape *shape) {
+    char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    if (!t->transposed || shape->dims[0] != shape->dims[1] || shape->dims[0] == 1) {
+        return OK;
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "%s: tensor %s is %s: it may be transposed as %s is, or not: its rows and columns are equal in number; store one tensor "
+         "for "
+         "each expert",
+         take_file(t, zeros), zeros->name, expertd_tensor_shape_text(zeros->view.shape, zeros->view.rank, found), t->codes->name);
+}
+
 static FALLIBLE check_zeros_tensor(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
     struct tensor_shape shape = zeros_shape(t, zeros, groups);
     if (zeros->view.dtype != t->codes->view.dtype && !are_bytes(t, zeros)) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the zero points of %s must be %s", take_file(t, zeros), zeros->name,
              expertd_dtype_name(zeros->view.dtype), t->codes->name, expertd_dtype_name(t->codes->view.dtype));
     }
-    return take_has_shape(t, zeros, &shape) ? OK : take_wrong_shape(t, zeros, &shape);
+    TRY(check_square(t, zeros, &shape));
+    return take_has_shape(t, zeros, &shape) || are_transposed(t, zeros, groups) ? OK : take_wrong_shape(t, zeros, &shape);
 }
 
 static struct expertd_code_words zero_words(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
@@ -35,6 +54,12 @@ static struct expertd_code_words zero_words(const struct take *t, const struct s
         c.bits = 8, c.word = word = 8, c.flip = 0;
         c.add = t->bits == 4 ? 8 : 0; // codes of 4 bits are offset binary, signed bytes are not
         c.n_stride = groups, c.n_word_stride = word * groups, c.k_stride = 1, c.k_word_stride = word;
+        if (are_transposed(t, zeros, groups)) {
+            c.n_stride = 1, c.n_word_stride = word, c.k_stride = n, c.k_word_stride = word * n;
+        }
+    } else if (are_transposed(t, zeros, groups)) {
+        size_t row = take_ceiling(n, word) * word; // codes of a row of words
+        c.n_stride = 1, c.n_word_stride = word, c.k_stride = row, c.k_word_stride = word * row;
     } else if (t->format->layout == CODES_WORDS) {
         c.n_stride = 1, c.n_word_stride = groups * word, c.k_stride = word, c.k_word_stride = word * word;
     } else {

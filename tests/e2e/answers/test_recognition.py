@@ -8,7 +8,7 @@ from harness import fused as fused_harness
 from harness import quantised as quantised_harness
 from harness.fused import Fused, FusedCheckpoint, bare, underscored
 from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, HIDDEN, MODELOPT, VARIANTS, QuantisedCheckpoint, Variant, awq, compressed,
-                               fp4, fp8, gptq, int_quantized, mlx_mx, pack_quantized, quark)
+                               fp4, fp8, gptq, int_quantized, mlx_mx, pack_quantized, plain, quark)
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 24
@@ -160,6 +160,8 @@ FUSED = {
                        pack_quantized(4, 32), bare),
     "int4_transposed": Fused("int4_group32", compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32),
                              without(".weight_shape", pack_quantized(4, 32)), bare, transposed=True),
+    "int4_transposed_with_zero_points": Fused("int4_group32_zero", INT4, without(".weight_shape", pack_quantized(4, 32, zero_points=True)),
+                                              transposed=True, stacked=True),
     "int8_elements": Fused("int8_channel", compressed("int-quantized", num_bits=8, type="int", strategy="channel"), int_quantized()),
     "awq": Fused("int4_group32_zero", AWQ | {"group_size": 32}, awq(32)),
     "gptq_ordered": Fused("int4_group32_zero_ordered", GPTQ | {"desc_act": True}, gptq(4, 32, ordered=True)),
@@ -174,6 +176,41 @@ def test_all_experts_in_one_tensor(name, tmp_path, start_daemon):
         checkpoint.tensors.update({n: (checkpoint.tensors[n][0], checkpoint.tensors[n][1].reshape(1)) for n in scales})
         checkpoint.write()
     check(checkpoint, FUSED[name].name, start_daemon)
+
+
+def of_square(square, other):
+    """One format for the square matrix of a fused pair, another for the other matrix."""
+    return lambda w, random: (square if w.shape[0] == w.shape[1] else other)(w, random)
+
+
+BF16 = plain("BF16")
+SQUARE = {  # the width of the experts decides which matrix is square
+    "codes_of_gate_and_up": (HIDDEN // 2, "fp8_channel+bf16", of_square(ROWS, BF16)),
+    "plain_gate_and_up": (HIDDEN // 2, "bf16+fp8_channel", of_square(BF16, ROWS)),
+    "codes_of_down": (HIDDEN, "bf16+fp8_channel", of_square(ROWS, BF16)),
+    "plain_down": (HIDDEN, "fp8_channel+bf16", of_square(BF16, ROWS)),
+}
+
+
+@pytest.mark.parametrize("names", (fused_harness.DOTTED, bare), ids=("dotted", "bare"))
+@pytest.mark.parametrize("transposed", (False, True), ids=("rows", "transposed"))
+@pytest.mark.parametrize("name", SQUARE)
+def test_the_other_half_tells_how_a_square_one_lies(name, transposed, names, tmp_path, start_daemon, monkeypatch):
+    width, described, quantise = SQUARE[name]
+    for module in (fused_harness, quantised_harness):
+        monkeypatch.setattr(module, "WIDTH", width)
+    fused = Fused(described, {"quant_method": "fbgemm_fp8"}, quantise, names, transposed=transposed)
+    check(FusedCheckpoint(tmp_path / name, fused), described, start_daemon)
+
+
+@pytest.mark.parametrize("transposed", (False, True), ids=("rows", "transposed"))
+def test_down_tells_how_square_words_of_gate_and_up_lie(transposed, tmp_path, start_daemon, monkeypatch):
+    monkeypatch.setattr(fused_harness, "WIDTH", 32)
+    monkeypatch.setattr(quantised_harness, "WIDTH", 32)
+    monkeypatch.setattr(quantised_harness, "HIDDEN", 256)
+    words = Fused("int4_channel", compressed("pack-quantized", num_bits=4, type="int", strategy="channel"),
+                  without(".weight_shape", pack_quantized(4, None)), transposed=transposed, stacked=True)
+    check(FusedCheckpoint(tmp_path / "words", words), "int4_channel", start_daemon)
 
 
 SHORT = {

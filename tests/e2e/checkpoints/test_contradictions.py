@@ -273,6 +273,23 @@ def group_size_of_another_format(random, folder):
     return Case(checkpoint, (), SERVED, "scales_span_more")
 
 
+SECTIONS = {"gptq": (gptq(4, 32), GPTQ), "awq": (VARIANTS["awq"].quantise, AWQ | {"group_size": 32}),
+            "fp8": (VARIANTS["fp8_blocks"].quantise, VARIANTS["fp8_blocks"].config)}
+OTHERS = {"fp8_blocks": VARIANTS["fp8_blocks"].quantise, "fp8_rows": VARIANTS["fbgemm_per_row"].quantise,
+          "mxfp8": VARIANTS["mxfp8"].quantise, "nvfp4": VARIANTS["modelopt_nvfp4"].quantise, "int8_rows": int_quantized(),
+          "int4": pack_quantized(4, 16), "gptq": gptq(4, 32), "awq": VARIANTS["awq"].quantise}
+
+
+def section_of_another_format(random, folder):
+    """Down has another format than the section describes: sizes of GPTQ and AWQ are those of their integers, blocks those of FP8."""
+    name = one_of(random, list(SECTIONS))
+    quantise, described = SECTIONS[name]
+    other = one_of(random, [o for o in OTHERS if name == "fp8" and o != "fp8_blocks" or name != "fp8" and o not in ("gptq", "awq")])
+    checkpoint = QuantisedCheckpoint(folder, Variant("", described, quantise, (("down", OTHERS[other]),)),
+                                     seed=int(random.integers(1 << 30)))
+    return Case(checkpoint, (), SERVED)
+
+
 def weight_shape(random, folder):
     checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
     name = some_module(random, checkpoint) + ".weight_shape"
@@ -343,6 +360,34 @@ def groups(random, folder):
                                                              "config_groups": named})
     key = "group_size" if wrong["group_size"] == 64 else "num_bits"
     return Case(checkpoint, (f"{SECTION}.config_groups.group_", f".weights.{key}", ".weight_"), SERVED if facts in kinds else REFUSED)
+
+
+def groups_of_a_class_and_of_a_name(random, folder):
+    """A group that names down, by its name or an expression, counts before one for all linear layers, in whatever order they stand."""
+    facts = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    of_class, of_down, format_of_all, format_of_down = one_of(random, (
+        ({}, {"symmetric": False}, {}, {"zero_points": True}),
+        ({"symmetric": False}, {"symmetric": True}, {"zero_points": True}, {}),
+        ({"group_size": 128}, {"group_size": 96}, {"group": 128}, {"group": 96}),
+        ({"actorder": "group"}, {"actorder": None}, {"ordered": True}, {}),
+        ({}, {"actorder": "group"}, {}, {"ordered": True})))
+    quantise = lambda facts: pack_quantized(**({"bits": 4, "group": 32} | facts))
+    names = one_of(random, (["re:.*down_proj"], [f"model.layers.0.mlp.experts.{e}.down_proj" for e in range(EXPERTS)]))
+    members = [{"targets": ["Linear"], "weights": facts | of_class}, {"targets": names, "weights": facts | of_down}]
+    two = not random.integers(4)
+    if two:
+        members.append({"targets": ["re:.*experts.*down_proj"], "weights": facts | of_class})
+    named = {f"group_{i}": members[m] for i, m in enumerate(random.permutation(len(members)))}
+    section = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": named}
+    checkpoint = QuantisedCheckpoint(folder, Variant("", section, quantise(format_of_all), (("down", quantise(format_of_down)),)),
+                                     seed=int(random.integers(1 << 30)))
+    left = not two and (format_of_down.get("zero_points") or format_of_down.get("ordered")) and random.integers(2)
+    if left:  # what the group of the name says, the tensors do not
+        suffix = ".weight_zero_point" if format_of_down.get("zero_points") else ".weight_g_idx"
+        for expert in range(EXPERTS):
+            del checkpoint.tensors[checkpoint.module("down_proj", expert) + suffix]
+        return Case(checkpoint, ("down_proj" + suffix, "symmetric" if "zero" in suffix else "actorder"), REFUSED)
+    return Case(checkpoint, ("config_groups.group_", "both name", "down_proj"), REFUSED if two else SERVED)
 
 
 def no_group(random, folder):
@@ -427,9 +472,10 @@ def dtype_of_elements(random, folder):
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
               order_of_gptq, one_order_is_missing, order_of_compressed_tensors, bits, group_size, group_size_is_not_said,
-              group_size_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
-              no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting, top_and_text_model,
-              class_and_model_type, which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
+              group_size_of_another_format, section_of_another_format, strategy, block_size, weight_shape,
+              weight_shape_of_gate_and_up, override, groups, groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section,
+              sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type, which_layers_have_experts,
+              setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):

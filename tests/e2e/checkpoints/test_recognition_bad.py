@@ -10,7 +10,8 @@ from harness import fused as fused_harness
 from harness import quantised as quantised_harness
 from harness.daemon import run_program
 from harness.fused import Fused, FusedCheckpoint, bare
-from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, fp8, gptq, quark)
+from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, compressed, fp8, gptq,
+                               pack_quantized, quark)
 
 MODULE = "model.layers.0.mlp.experts"
 GATE = f"{MODULE}.0.gate_proj"
@@ -146,3 +147,27 @@ def test_blocks_that_may_begin_anew_at_up_are_refused(tmp_path, monkeypatch):
     for each in (False, True):
         checkpoint = FusedCheckpoint(tmp_path / str(each), Fused("", BLOCKS, BLOCKS_OF_128, bare, each=each))
         refused(checkpoint, f"{MODULE}.gate_up_proj_scale_inv", f"[{EXPERTS}, 4, 2]", "begin anew at up", "store gate and up separately")
+
+
+def of_sizes(monkeypatch, hidden, width):
+    monkeypatch.setattr(quantised_harness, "HIDDEN", hidden)
+    for module in (fused_harness, quantised_harness):
+        monkeypatch.setattr(module, "WIDTH", width)
+
+
+@pytest.mark.parametrize("hidden, width, shape", ((128, 96, "2, 1"), (160, 64, "1, 2")))
+def test_blocks_that_may_be_one_scale_of_gate_and_one_of_up_are_refused(hidden, width, shape, tmp_path, monkeypatch):
+    of_sizes(monkeypatch, hidden, width)
+    checkpoint = FusedCheckpoint(tmp_path / "blocks", Fused("", {"quant_method": "fp8"}, BLOCKS_OF_128, bare))
+    refused(checkpoint, f"{MODULE}.gate_up_proj_scale_inv", f"[{EXPERTS}, {shape}]", "one scale for gate and one for up",
+            "weight_block_size")
+
+
+def test_zero_points_that_may_be_transposed_are_refused(tmp_path, monkeypatch):
+    """64 rows are 8 words of zero points, and 256 k are 8 groups."""
+    of_sizes(monkeypatch, 256, 64)
+    quantise = pack_quantized(4, 32, zero_points=True)
+    whole = lambda w, random: ({k: v for k, v in quantise(w, random)[0].items() if k != ".weight_shape"}, w)
+    section = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False)
+    checkpoint = FusedCheckpoint(tmp_path / "words", Fused("", section, whole, transposed=True, stacked=True))
+    refused(checkpoint, f"{MODULE}.gate_proj.weight_zero_point", f"[{EXPERTS}, 8, 8]", "may be transposed")
