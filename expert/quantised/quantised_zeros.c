@@ -4,7 +4,8 @@
 
 // ---- zero points ----
 
-// compressed-tensors stores zero points of INT4 in words, like the codes, or (its older versions) as signed bytes [N, G].
+// compressed-tensors stores zero points of packed codes in words, like them, or (its older versions) as signed bytes [N, G]; those
+// of elements are signed bytes.
 static bool are_bytes(const struct take *t, const struct safetensors_entry *zeros) {
     return t->format->layout == CODES_ROWS || (t->format->layout == CODES_WORDS && zeros->view.dtype == EXPERTD_DTYPE_I8);
 }
@@ -18,13 +19,32 @@ static struct tensor_shape zeros_shape(const struct take *t, const struct safete
                                             : (struct tensor_shape){2, {groups, n / word}};
 }
 
+// One zero point for a matrix that has one scale.
+static bool is_one(const struct take *t, const struct safetensors_entry *zeros) {
+    bool of_matrix = t->out->scale_columns >= t->module->n && t->out->format.scale_k == 0 && are_bytes(t, zeros);
+    for (uint32_t rank = 0; of_matrix && rank <= 2; rank++) {
+        if (take_has_shape(t, zeros, &(struct tensor_shape){rank, {1, 1}})) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Scales of rows may be [N] or [N, 1], and so may zero points.
+static bool has_zeros_shape(const struct take *t, const struct safetensors_entry *zeros, const struct tensor_shape *shape) {
+    const struct tensor_shape vector = {1, {shape->dims[0]}};
+    bool is_vector = are_bytes(t, zeros) && shape->dims[1] == 1 && take_has_shape(t, zeros, &vector);
+    return is_vector || is_one(t, zeros) || take_has_shape(t, zeros, shape);
+}
+
 static FALLIBLE check_zeros_tensor(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
     struct tensor_shape shape = zeros_shape(t, zeros, groups);
-    if (zeros->view.dtype != t->codes->view.dtype && !are_bytes(t, zeros)) {
+    bool signed_bytes = are_bytes(t, zeros) && zeros->view.dtype == EXPERTD_DTYPE_I8;
+    if (zeros->view.dtype != t->codes->view.dtype && !signed_bytes) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the zero points of %s must be %s", take_file(t, zeros), zeros->name,
              expertd_dtype_name(zeros->view.dtype), t->codes->name, expertd_dtype_name(t->codes->view.dtype));
     }
-    return take_has_shape(t, zeros, &shape) ? OK : take_wrong_shape(t, zeros, &shape);
+    return has_zeros_shape(t, zeros, &shape) ? OK : take_wrong_shape(t, zeros, &shape);
 }
 
 static struct expertd_code_words zero_words(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
@@ -35,6 +55,9 @@ static struct expertd_code_words zero_words(const struct take *t, const struct s
         c.bits = 8, c.word = word = 8, c.flip = 0;
         c.add = t->bits == 4 ? 8 : 0; // codes of 4 bits are offset binary, signed bytes are not
         c.n_stride = groups, c.n_word_stride = word * groups, c.k_stride = 1, c.k_word_stride = word;
+        if (is_one(t, zeros)) {
+            c.n_stride = c.n_word_stride = c.k_stride = c.k_word_stride = 0;
+        }
     } else if (t->format->layout == CODES_WORDS) {
         c.n_stride = 1, c.n_word_stride = groups * word, c.k_stride = word, c.k_word_stride = word * word;
     } else {
