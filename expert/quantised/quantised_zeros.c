@@ -105,6 +105,17 @@ static void take_unused_zeros(struct take *t, const struct safetensors_entry *ze
     }
 }
 
+// GPTQ's two forms differ by one.
+static FALLIBLE check_form(const struct take *t, const struct safetensors_entry *zeros) {
+    if (t->format->zeros_rule == ZEROS_UNLESS_SAID && t->config->form_is_unknown) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.%s is %s, which does not tell whether %s holds the zero points or the zero points minus one: expected "
+             "auto_round:auto_gptq (minus one) or auto_round:gptqmodel",
+             config_path(t->config->config), t->config->section, t->config->packing_key, t->config->packing, zeros->name);
+    }
+    return OK;
+}
+
 FALLIBLE take_zeros(struct take *t) {
     const struct safetensors_entry *zeros = quantised_find(t->finder, t->module->name, t->format->zeros);
     size_t groups = quantised_scales(&t->out->format, t->module->k);
@@ -119,6 +130,7 @@ FALLIBLE take_zeros(struct take *t) {
         take_unused_zeros(t, zeros, words);
         return OK;
     }
+    TRY(check_form(t, zeros));
     t->out->zeros = words;
     t->out->format.zero_points = true;
     t->out->zeros_are_doubted = t->format->zeros_rule == ZEROS_UNLESS_SAID && t->setting.symmetric == QUANTISATION_UNSAID;

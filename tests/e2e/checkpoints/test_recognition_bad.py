@@ -146,3 +146,10 @@ def test_blocks_that_may_begin_anew_at_up_are_refused(tmp_path, monkeypatch):
     for each in (False, True):
         checkpoint = FusedCheckpoint(tmp_path / str(each), Fused("", BLOCKS, BLOCKS_OF_128, bare, each=each))
         refused(checkpoint, f"{MODULE}.gate_up_proj_scale_inv", f"[{EXPERTS}, 4, 2]", "begin anew at up", "store gate and up separately")
+
+
+@pytest.mark.parametrize("key, value", (("packing_format", "auto_round:gptqmodel:exllamav2"), ("backend", "auto_round:marlin")))
+def test_a_packing_that_does_not_tell_the_form_of_zero_points_is_refused(key, value, tmp_path):
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False, key: value}
+    refused(QuantisedCheckpoint(tmp_path / "packing", Variant("", config, gptq(4, 32, in_full=True))), f"{key} is {value}",
+            f"{GATE}.qzeros", "minus one")
