@@ -89,6 +89,13 @@ def int8(strategy, symmetric):
 
 QUARK = {"quant_method": "quark", "global_quant_config": {
     "weight": {"dtype": "uint4", "qscheme": "per_group", "group_size": 32, "symmetric": False}}}
+
+
+def quark_blocks(size):
+    return {"quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
+        "weight": {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [size, size], "group_size": None}}}
+
+
 METHODS = {
     "auto_round_as_gptq": Variant("int4_group32_zero", AUTO_ROUND | {"sym": False, "packing_format": "auto_round:auto_gptq"},
                                   without(".g_idx", gptq(4, 32))),
@@ -115,6 +122,8 @@ METHODS = {
     "int8_of_a_matrix_of_one": Variant("int8_tensor_zero", int8("tensor", False), of_one_scale((1, 1), 127)),
     "int8_of_one_scale_symmetric": Variant("int8_tensor", int8("tensor", True), of_one_scale((1,), 0)),
     "int8_of_rows_as_vectors": Variant("int8_channel_zero", int8("channel", False), with_vectors(int_quantized(None, True))),
+    "quark_fp8_blocks_of_96": Variant("fp8_block96", quark_blocks(96), fp8(".weight_scale", "F32", (96, 96))),
+    "quark_fp8_blocks_of_64": Variant("fp8_block64", quark_blocks(64), fp8(".weight_scale", "F32", (64, 64))),
     "quark_uint4": Variant("int4_group32_zero", QUARK | {"export": {"pack_method": "reorder"}}, quark(32)),
     "quark_int4_in_order": Variant("int4_group32_zero", {
         "quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
