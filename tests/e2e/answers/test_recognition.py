@@ -124,6 +124,8 @@ METHODS = {
     "int8_of_rows_as_vectors": Variant("int8_channel_zero", int8("channel", False), with_vectors(int_quantized(None, True))),
     "quark_fp8_blocks_of_96": Variant("fp8_block96", quark_blocks(96), fp8(".weight_scale", "F32", (96, 96))),
     "quark_fp8_blocks_of_64": Variant("fp8_block64", quark_blocks(64), fp8(".weight_scale", "F32", (64, 64))),
+    "quark_sizes_of_a_class": Variant("fp8_block96", quark_blocks(64) | {"layer_type_quant_config": {
+        "<class 'torch.nn.modules.linear.Linear'>": quark_blocks(96)["global_quant_config"]}}, fp8(".weight_scale", "F32", (96, 96))),
     "quark_uint4": Variant("int4_group32_zero", QUARK | {"export": {"pack_method": "reorder"}}, quark(32)),
     "quark_int4_in_order": Variant("int4_group32_zero", {
         "quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {

@@ -153,3 +153,12 @@ def test_a_packing_that_does_not_tell_the_form_of_zero_points_is_refused(key, va
     config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False, key: value}
     refused(QuantisedCheckpoint(tmp_path / "packing", Variant("", config, gptq(4, 32, in_full=True))), f"{key} is {value}",
             f"{GATE}.qzeros", "minus one")
+
+
+@pytest.mark.parametrize("key, of", (("layer_quant_config", "*down_proj"),
+                                     ("layer_type_quant_config", "<class 'torch.nn.modules.linear.Linear'>")))
+def test_quark_codes_of_two_signs_are_refused(key, of, tmp_path):
+    weight = {"qscheme": "per_group", "group_size": 32}
+    config = {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {"weight": weight | {"dtype": "int4"}},
+              key: {of: {"weight": weight | {"dtype": "uint4"}}}}
+    refused(QuantisedCheckpoint(tmp_path / "signs", Variant("", config, quark(32))), key, "uint4", "global_quant_config has int4")
