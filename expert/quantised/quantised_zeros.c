@@ -197,8 +197,8 @@ static FALLIBLE check_no_order(const struct take *t) {
     return OK;
 }
 
-// The k are sorted by scale if config.json says so, or if the first expert's g_idx is not in consecutive groups, because some files
-// omit desc_act.
+// The k are sorted by scale if config.json says so, or if the first g_idx of the part is not in consecutive groups, because some
+// files omit desc_act.
 FALLIBLE take_order(struct take *t) {
     const struct safetensors_entry *order = quantised_find(t->finder, t->module->name, t->format->scale_of_k);
     struct quantised_matrix *out = t->out;
@@ -207,7 +207,11 @@ FALLIBLE take_order(struct take *t) {
     if (!order) {
         return check_no_order(t);
     }
-    if (order->view.dtype != EXPERTD_DTYPE_I32 || !take_has_shape(t, order, &shape)) {
+    if (order->view.dtype != EXPERTD_DTYPE_I32) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the scale of each k must be I32", take_file(t, order), order->name,
+             expertd_dtype_name(order->view.dtype));
+    }
+    if (!take_has_shape(t, order, &shape)) {
         return take_wrong_shape(t, order, &shape);
     }
     out->scale_of_k = order->view.data;
@@ -217,8 +221,8 @@ FALLIBLE take_order(struct take *t) {
         return OK; // one scale: nothing to sort
     }
     out->ordered = t->setting.ordered == QUANTISATION_YES;
-    bool unused = t->module->first && scale_of_k(order->view.data, 0) == -1;
-    for (uint64_t i = 0; t->module->first && i < k && !out->ordered; i++) {
+    bool unused = t->module->decides_order && scale_of_k(order->view.data, 0) == -1;
+    for (uint64_t i = 0; t->module->decides_order && i < k && !out->ordered; i++) {
         int32_t scale = scale_of_k(order->view.data, i);
         out->ordered = scale != (unused ? -1 : (int32_t)(i / span));
     }
