@@ -129,6 +129,8 @@ REFUSED = {
                                              [f"{GATE}.weight_zero_point is I32", "must be I8"]),
     "zero_points_of_elements_are_unsigned": ("compressed_int8_elements_asymmetric", cast(f"{LAST}.weight_zero_point", "U8", np.ones((HIDDEN, WIDTH // 32))),
                                              [f"{LAST}.weight_zero_point is U8", "must be I8"]),
+    "two_scales": ("fp8_blocks", add(f"{GATE}.weight_scale", "F32", np.ones(1)),
+                   [f"{GATE}.weight_scale and {GATE}.weight_scale_inv are both scales of {GATE}.weight", "which of them counts"]),
     "g_idx_of_64_bits": ("gptq", cast(f"{GATE}.g_idx", "I64"), [f"{GATE}.g_idx is I64", "must be I32"]),
     "router_quantised": ("fp8_blocks", cast("model.layers.0.mlp.gate.weight", "F8_E4M3", np.ones((EXPERTS, HIDDEN))),
                          ["model.layers.0.mlp.gate.weight", "F8_E4M3"]),
