@@ -71,6 +71,11 @@ struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 // decides, so the tensor is not part of the model; but programs that read complete files would use it.
 void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix);
 
+// Calls `visit` for each tensor below `prefix` that a listed file has and the index does not list, until one returns an error. Only
+// after checkpoint_note_unlisted has found a tensor.
+typedef err_t unlisted_visitor(void *context, const struct safetensors_entry *entry, const char *file);
+FALLIBLE checkpoint_each_unlisted(const struct checkpoint *checkpoint, const char *prefix, unlisted_visitor *visit, void *context);
+
 // The names of all tensors, in ascending byte order; names are unique. view.data is NULL for a tensor that was not read.
 size_t checkpoint_count(const struct checkpoint *checkpoint);
 const struct safetensors_entry *checkpoint_at(const struct checkpoint *checkpoint, size_t i);

@@ -121,15 +121,16 @@ FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *pre
     return OK;
 }
 
-static const struct safetensors_entry *first_unlisted(const struct checkpoint *c, const struct safetensors *shard,
-                                                      const char *prefix) {
-    for (size_t i = safetensors_lower_bound(shard, prefix); i < shard->count; i++) {
-        const char *name = shard->entries[i].name;
-        if (!begins_with(name, prefix)) {
-            break;
-        }
-        size_t at = checkpoint_lower_bound(c, name);
-        if (at == c->count || strcmp(c->listed[at].entry.name, name) != 0) {
+static bool is_listed(const struct checkpoint *c, const char *name) {
+    size_t at = checkpoint_lower_bound(c, name);
+    return at < c->count && strcmp(c->listed[at].entry.name, name) == 0;
+}
+
+// The first from entry `at` whose name begins with `prefix`.
+static const struct safetensors_entry *next_unlisted(const struct checkpoint *c, const struct safetensors *shard,
+                                                     const char *prefix, size_t at) {
+    for (size_t i = at; i < shard->count && begins_with(shard->entries[i].name, prefix); i++) {
+        if (!is_listed(c, shard->entries[i].name)) {
             return &shard->entries[i];
         }
     }
@@ -139,7 +140,8 @@ static const struct safetensors_entry *first_unlisted(const struct checkpoint *c
 void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix) {
     const struct weight_files *names = &checkpoint->names;
     for (size_t f = 0; f < names->count && names->index.count > 0 && !checkpoint->noted_unlisted; f++) {
-        const struct safetensors_entry *entry = first_unlisted(checkpoint, &checkpoint->files[f].shard, prefix);
+        const struct safetensors *shard = &checkpoint->files[f].shard;
+        const struct safetensors_entry *entry = next_unlisted(checkpoint, shard, prefix, safetensors_lower_bound(shard, prefix));
         if (entry) {
             checkpoint_notes_add(
                 checkpoint->notes, "unlisted_tensor",
@@ -148,6 +150,18 @@ void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix)
             checkpoint->noted_unlisted = true;
         }
     }
+}
+
+FALLIBLE checkpoint_each_unlisted(const struct checkpoint *checkpoint, const char *prefix, unlisted_visitor *visit, void *context) {
+    for (size_t f = 0; f < checkpoint->names.count && checkpoint->noted_unlisted; f++) {
+        const struct safetensors *shard = &checkpoint->files[f].shard;
+        size_t at = safetensors_lower_bound(shard, prefix);
+        for (const struct safetensors_entry *entry; (entry = next_unlisted(checkpoint, shard, prefix, at)); at++) {
+            TRY(visit(context, entry, checkpoint->files[f].path));
+            at = (size_t)(entry - shard->entries);
+        }
+    }
+    return OK;
 }
 
 FALLIBLE checkpoint_check_unchanged(const struct checkpoint *checkpoint) {

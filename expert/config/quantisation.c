@@ -105,12 +105,19 @@ static const struct form FORMS[] = {
     {"format", "gptq", false},
     {"format", "gptq_v2", true},
     {"packing_format", "auto_round:auto_gptq", false},
+    {"packing_format", "auto_round:gptq", false},
+    {"packing_format", "auto_gptq", false},
+    {"packing_format", "gptq", false},
     {"packing_format", "auto_round:gptqmodel", true},
     {"packing_format", "auto_round", true},
     {"packing_format", "auto_round:exllamav2", true},
     {"packing_format", "auto_round:tritonv2", true},
     {"backend", "auto_round:exllamav2", true}, // older name of packing_format
     {"backend", "auto_round:tritonv2", true},
+    {"backend", "auto_round:auto_gptq", false},
+    {"backend", "auto_round:gptq", false},
+    {"backend", "auto_gptq", false},
+    {"backend", "gptq", false},
 };
 enum { FORM_COUNT = sizeof FORMS / sizeof *FORMS };
 
@@ -138,6 +145,7 @@ static FALLIBLE read_form(struct quantisation *q) {
     const struct form *form;
     TRY(find_form(q->config, q->object, &form));
     q->zero_points_are_stored_as_is = form && form->as_is;
+    q->form_is_unknown = !form && q->packing_key && strcasecmp(q->packing, "auto") != 0;
     return OK;
 }
 

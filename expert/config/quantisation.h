@@ -30,6 +30,7 @@ struct quantisation {
     size_t ignored_count, ignored_expressions;
     struct quantisation_texts texts;
     bool zero_points_are_stored_as_is; // GPTQ's second form, gptq_v2; the first stores zero points minus one
+    bool form_is_unknown;              // AutoRound's packing is none whose form is known
     bool static_groups;                // GPTQ's groups are consecutive although k was quantised in another order
     const char *other_section;         // of config.json, which is not read and says something else; NULL: none
 };

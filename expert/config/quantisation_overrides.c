@@ -15,6 +15,7 @@ enum naming {
     BY_EXPRESSION, // AutoRound: a module's name, or an expression
     BY_GLOB,       // Quark
     BY_NAME,       // ModelOpt: a module or a container of modules
+    BY_CLASS,      // Quark: "<class 'torch.nn.modules.linear.Linear'>"
 };
 
 struct container {
@@ -23,8 +24,13 @@ struct container {
 };
 
 static const struct container CONTAINERS[] = {
-    {"config_groups", "weights", BY_TARGETS}, {"dynamic", "", BY_SIGN},          {"extra_config", "", BY_EXPRESSION},
-    {"regex_config", "", BY_EXPRESSION},      {"quantized_layers", "", BY_NAME}, {"layer_quant_config", "weight", BY_GLOB},
+    {"config_groups", "weights", BY_TARGETS},
+    {"dynamic", "", BY_SIGN},
+    {"extra_config", "", BY_EXPRESSION},
+    {"regex_config", "", BY_EXPRESSION},
+    {"quantized_layers", "", BY_NAME},
+    {"layer_quant_config", "weight", BY_GLOB},
+    {"layer_type_quant_config", "weight", BY_CLASS}, // after layer_quant_config, which takes precedence
 };
 
 struct reader {
@@ -88,6 +94,9 @@ static FALLIBLE read_patterns(struct reader *reader, const struct config *member
     case BY_EXPRESSION:
         override->exact = strpbrk(name, EXPRESSION_CHARACTERS) == NULL;
         return add_pattern(reader, override, override->exact ? NAME_EXACT : NAME_ANYWHERE, name);
+    case BY_CLASS:
+        override->any_linear = strstr(name, "Linear") != NULL;
+        return OK;
     case BY_GLOB:
         return add_pattern(reader, override, NAME_GLOB, name);
     default:

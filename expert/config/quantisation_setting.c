@@ -112,6 +112,14 @@ static FALLIBLE read_block(const struct object *o, const char *name, struct quan
     return said_by(o, keys, &names, &out->span_key);
 }
 
+// Quark's name of a block is that of a number in other quantisers' sections.
+static FALLIBLE read_quark_block(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"block_size", NULL};
+    struct names names;
+    set_names(o, KEYS, &names);
+    return config_list_length(o->config, names.all[0]) > 0 ? read_block(o, KEYS[0], out) : OK;
+}
+
 static FALLIBLE read_strategy(const struct object *o, struct quantisation_setting *out) {
     static const char *const KEYS[] = {"strategy", NULL};
     struct names names;
@@ -166,6 +174,7 @@ FALLIBLE quantisation_read_setting(const struct config *config, const char *obje
     TRY(read_size(&o, GROUP, &out->group_k, &out->span_key));
     TRY(read_block(&o, "weight_block_size", out));
     TRY(read_block(&o, "block_structure", out));
+    TRY(read_quark_block(&o, out));
     TRY(read_strategy(&o, out));
     TRY(read_flag(&o, SYMMETRIC, &out->symmetric, &out->symmetric_key));
     TRY(read_flag(&o, ORDERED, &out->ordered, &out->ordered_key));

@@ -8,23 +8,24 @@ struct matrix {
     struct quantised_matrix quantised;
 };
 
-static FALLIBLE take_matrix(struct tensor_finder *finder, const char *module, uint64_t n, uint64_t k, bool first,
-                            struct matrix *out) {
+static FALLIBLE take_matrix(struct tensor_finder *finder, const struct quantised_module *module, struct matrix *out) {
     char name[TENSOR_NAME_MAX];
     *out = (struct matrix){.plain.data = NULL};
-    if (quantised_exists(finder, module)) {
-        struct quantised_module matrix = {.name = module, .n = n, .k = k, .first = first};
-        return quantised_take(finder, &matrix, &out->quantised);
+    if (quantised_exists(finder, module->name)) {
+        return quantised_take(finder, module, &out->quantised);
     }
-    TRY(quantised_explain(finder, module));
-    TRY(expert_names_check_plain(finder, module));
-    TRY(expert_names_weight(finder, module, false, name));
-    return tensor_take_matrix(finder, name, n, k, &out->plain);
+    TRY(quantised_explain(finder, module->name));
+    TRY(expert_names_check_plain(finder, module->name));
+    TRY(expert_names_weight(finder, module->name, false, name));
+    return tensor_take_matrix(finder, name, module->n, module->k, &out->plain);
 }
 
-// Is this the first quantised matrix of its part, or the first after a plain one? out[-1] is the expert before.
-static bool is_first(uint32_t e, int part, const struct expert_source *out) {
-    return e == 0 || !out[-1].quantised[part].codes.data;
+// The module of a part of expert e. out[-1] is the expert before: is this the first quantised matrix of the part, or the first
+// after a plain one? And the first with an order of k, or the first after one without?
+static struct quantised_module module_of(const char *name, uint32_t e, int part, const struct expert_source *out) {
+    return (struct quantised_module){.name = name,
+                                     .first = e == 0 || !out[-1].quantised[part].codes.data,
+                                     .decides_order = e == 0 || !out[-1].quantised[part].scale_of_k};
 }
 
 static FALLIBLE take_part(struct tensor_finder *finder, const struct separate_experts *x, uint32_t e, enum expert_part part,
@@ -32,16 +33,18 @@ static FALLIBLE take_part(struct tensor_finder *finder, const struct separate_ex
     const struct expert_name_set *set = x->layout->set;
     const char *text = part == PART_GATE ? set->gate : part == PART_UP ? set->up : set->down;
     uint64_t n = part == PART_DOWN ? x->hidden : x->width, k = part == PART_DOWN ? x->width : x->hidden;
-    char module[TENSOR_NAME_MAX], bias[TENSOR_NAME_MAX];
+    char name[TENSOR_NAME_MAX], bias[TENSOR_NAME_MAX];
     struct matrix matrix;
-    TRY(expert_names_module(x->layout, x->module, e, text, module));
-    TRY(take_matrix(finder, module, n, k, is_first(e, part, out), &matrix));
+    TRY(expert_names_module(x->layout, x->module, e, text, name));
+    struct quantised_module module = module_of(name, e, part, out);
+    module.n = n, module.k = k;
+    TRY(take_matrix(finder, &module, &matrix));
     out->weight[part] = matrix.plain;
     out->quantised[part] = matrix.quantised;
     if (!x->with_bias) {
         return OK;
     }
-    TRY(expert_names_bias(finder, module, false, bias));
+    TRY(expert_names_bias(finder, name, false, bias));
     return tensor_take_vector(finder, bias, n, &out->bias[part]);
 }
 
@@ -65,21 +68,22 @@ static void split_bias(const struct separate_experts *x, const struct vector_sou
 
 static FALLIBLE take_gate_up(struct tensor_finder *finder, const struct separate_experts *x, uint32_t e,
                              struct expert_source *out) {
-    char module[TENSOR_NAME_MAX], bias[TENSOR_NAME_MAX];
+    char name[TENSOR_NAME_MAX], bias[TENSOR_NAME_MAX];
     struct matrix both;
     struct vector_source biases;
-    TRY(expert_names_module(x->layout, x->module, e, x->layout->set->gate_up, module));
-    if (quantised_exists(finder, module)) {
-        struct quantised_module matrix = {.name = module, .n = 2 * x->width, .k = x->hidden, .first = is_first(e, PART_UP, out)};
-        TRY(quantised_take_gate_up(finder, &matrix, x->alternate, &out->quantised[PART_GATE], &out->quantised[PART_UP]));
+    TRY(expert_names_module(x->layout, x->module, e, x->layout->set->gate_up, name));
+    struct quantised_module module = module_of(name, e, PART_UP, out);
+    module.n = 2 * x->width, module.k = x->hidden;
+    if (quantised_exists(finder, name)) {
+        TRY(quantised_take_gate_up(finder, &module, x->alternate, &out->quantised[PART_GATE], &out->quantised[PART_UP]));
     } else {
-        TRY(take_matrix(finder, module, 2 * x->width, x->hidden, is_first(e, PART_UP, out), &both));
+        TRY(take_matrix(finder, &module, &both));
         split_plain(x, &both.plain, out);
     }
     if (!x->with_bias) {
         return OK;
     }
-    TRY(expert_names_bias(finder, module, false, bias));
+    TRY(expert_names_bias(finder, name, false, bias));
     TRY(tensor_take_vector(finder, bias, 2 * x->width, &biases));
     split_bias(x, &biases, out);
     return OK;

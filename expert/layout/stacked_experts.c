@@ -148,8 +148,13 @@ static FALLIBLE is_rows_of_all(const struct stack *s, const struct part *p, bool
 // ---- quantised tensors ----
 
 static struct quantised_module module_of(const struct stack *s, const struct part *p) {
-    return (struct quantised_module){
-        .name = p->module, .experts = s->experts, .n = p->rows, .k = p->columns, .orientation = p->orientation, .first = true};
+    return (struct quantised_module){.name = p->module,
+                                     .experts = s->experts,
+                                     .n = p->rows,
+                                     .k = p->columns,
+                                     .orientation = p->orientation,
+                                     .first = true,
+                                     .decides_order = true};
 }
 
 static void set_quantised(const struct stack *s, enum expert_part part, const struct quantised_matrix *first) {

@@ -17,8 +17,9 @@ struct quantised_module {
     uint64_t experts; // the first dimension of tensors that hold all experts; 0: the tensors hold one matrix
     uint64_t n, k;
     enum quantised_orientation orientation;
-    uint32_t parts; // matrices stacked along n, each of which may have a scale of its own: 2 for gate and up; 0 or 1: one
-    bool first;     // of its layer: check config.json's list of modules that are not quantised
+    uint32_t parts;     // matrices stacked along n, each of which may have a scale of its own: 2 for gate and up; 0 or 1: one
+    bool decides_order; // of k, for all matrices of the part: its g_idx is read even if config.json says that k is not sorted
+    bool first;         // of its layer: check config.json's list of modules that are not quantised
 };
 
 #endif

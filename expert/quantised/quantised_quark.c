@@ -16,30 +16,38 @@ static FALLIBLE read_either(const struct take *t, const char *name, const char *
     return OK;
 }
 
+// The objects that give some modules other settings, by name or by class.
+static const struct layers {
+    const char *key, *word; // members without the word are about no experts
+} LAYERS[] = {{"layer_quant_config", ""}, {"layer_type_quant_config", "Linear"}};
+
 struct dtype_of_layers {
     const struct take *t;
     const char *dtype;
+    const struct layers *layers;
 };
 
-// A member of layer_quant_config, which gives some modules other settings.
 static err_t check_layer_dtype(void *context, const struct config *layer) {
     const struct dtype_of_layers *of = context;
     char text[64];
-    if (config_value_text(layer, "weight.dtype", text, sizeof text) && strcmp(text, of->dtype) != 0 && strstr(text, "int4")) {
+    if (strstr(config_member_name(layer), of->layers->word) && config_value_text(layer, "weight.dtype", text, sizeof text) &&
+        strcmp(text, of->dtype) != 0 && strstr(text, "int4")) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: %s.layer_quant_config has a weight.dtype %s, but global_quant_config has %s: INT4 of Quark with both is not "
-             "supported",
-             config_path(layer), of->t->config->section, text, of->dtype);
+             "%s: %s.%s has a weight.dtype %s, but global_quant_config has %s: INT4 of Quark with both is not supported",
+             config_path(layer), of->t->config->section, of->layers->key, text, of->dtype);
     }
     return OK;
 }
 
 static FALLIBLE check_layer_dtypes(const struct take *t, const char *dtype) {
-    struct dtype_of_layers of = {t, dtype};
     const char *object = t->config->object;
-    char key[128];
-    snprintf(key, sizeof key, "%s%slayer_quant_config", object, object[0] ? "." : "");
-    return config_each_member(t->config->config, key, check_layer_dtype, &of);
+    for (size_t i = 0; i < sizeof LAYERS / sizeof *LAYERS; i++) {
+        struct dtype_of_layers of = {t, dtype, &LAYERS[i]};
+        char key[128];
+        snprintf(key, sizeof key, "%s%s%s", object, object[0] ? "." : "", LAYERS[i].key);
+        TRY(config_each_member(t->config->config, key, check_layer_dtype, &of));
+    }
+    return OK;
 }
 
 // Quark packs signed codes (int4) or codes from 0 (uint4), in AWQ's order of nibbles or in order.

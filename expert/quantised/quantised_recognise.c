@@ -176,6 +176,18 @@ static FALLIBLE check_awq(const struct take *t) {
     return OK;
 }
 
+// Scales have several spellings. Programs differ in which of two they read.
+static FALLIBLE check_one_scale(const struct take *t, const struct quantised_names *names) {
+    for (size_t i = 0; i < names->count; i++) {
+        const struct safetensors_entry *entry = names->entries[i];
+        if (entry != t->scales && quantised_is_suffix(entry->name + names->length, t->format->scales)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s and %s are both scales of %s: it is not known which of them counts; remove one",
+                 take_file(t, entry), t->scales->name, entry->name, t->codes->name);
+        }
+    }
+    return OK;
+}
+
 bool take_fits(struct take *t) {
     struct quantised_names names;
     bool fits;
@@ -195,6 +207,7 @@ FALLIBLE take_recognise(struct take *t) {
     }
     t->codes = codes_of(&names, t->format);
     t->scales = scales_of(&names, t->format);
+    TRY(check_one_scale(t, &names));
     TRY(quantised_check_foreign(t->finder, &names));
     TRY(quantised_check_method(t->finder, t->config, t->codes, t->format->name));
     if (!fits) {

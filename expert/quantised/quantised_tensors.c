@@ -1,5 +1,7 @@
 #include "expert/quantised/quantised_tensors.h"
 
+#include <string.h>
+
 #include "expert/quantised/quantised_take.h"
 
 // The tensors win: codes and scales exist, and have one meaning.
@@ -15,8 +17,32 @@ static FALLIBLE note_left_out(const struct take *t) {
     return OK;
 }
 
+// Tensors that leave the meaning of the codes as it is.
+static bool is_harmless(const struct stored_format *format, const char *suffix) {
+    bool harmless = format->original_shape && quantised_is_suffix(suffix, format->original_shape);
+    for (size_t i = 0; i < STORED_EXTRAS && format->extras[i] && !harmless; i++) {
+        harmless = strcmp(format->extras[i], ".bias") != 0 && quantised_is_suffix(suffix, format->extras[i]);
+    }
+    return harmless;
+}
+
+// A tensor of the module that the index does not list: zero points or an order of k would give the codes another meaning.
+static err_t check_unlisted(void *context, const struct safetensors_entry *entry, const char *file) {
+    const struct take *t = context;
+    const char *suffix = entry->name + strlen(t->module->name);
+    if ((suffix[0] == '.' || suffix[0] == '_') && !is_harmless(t->format, suffix)) {
+        FAIL(
+            EXPERTD_ERR_CHECKPOINT,
+            "%s: tensor %.256s is not in the index, which lists %s of the same module: programs that read complete files use both, "
+            "and the result differs; add the tensor to the index, or take it out of the file",
+            file, entry->name, t->codes->name);
+    }
+    return OK;
+}
+
 static FALLIBLE take(struct take *t) {
     TRY(note_left_out(t));
+    TRY(checkpoint_each_unlisted(t->finder->checkpoint, t->module->name, check_unlisted, t));
     TRY(take_codes(t));
     TRY(take_scales(t));
     TRY(take_zeros(t));

@@ -4,7 +4,8 @@
 
 // ---- zero points ----
 
-// compressed-tensors stores zero points of INT4 in words, like the codes, or (its older versions) as signed bytes [N, G].
+// compressed-tensors stores zero points of packed codes in words, like them, or (its older versions) as signed bytes [N, G]; those
+// of elements are signed bytes.
 static bool are_bytes(const struct take *t, const struct safetensors_entry *zeros) {
     return t->format->layout == CODES_ROWS || (t->format->layout == CODES_WORDS && zeros->view.dtype == EXPERTD_DTYPE_I8);
 }
@@ -31,19 +32,37 @@ static FALLIBLE check_square(const struct take *t, const struct safetensors_entr
     }
     FAIL(EXPERTD_ERR_CHECKPOINT,
          "%s: tensor %s is %s: it may be transposed as %s is, or not: its rows and columns are equal in number; store one tensor "
-         "for "
-         "each expert",
+         "for each expert",
          take_file(t, zeros), zeros->name, expertd_tensor_shape_text(zeros->view.shape, zeros->view.rank, found), t->codes->name);
+}
+
+// One zero point for a matrix that has one scale.
+static bool is_one(const struct take *t, const struct safetensors_entry *zeros) {
+    bool of_matrix = t->out->scale_columns >= t->module->n && t->out->format.scale_k == 0 && are_bytes(t, zeros);
+    for (uint32_t rank = 0; of_matrix && rank <= 2; rank++) {
+        if (take_has_shape(t, zeros, &(struct tensor_shape){rank, {1, 1}})) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Scales of rows may be [N] or [N, 1], and so may zero points.
+static bool has_zeros_shape(const struct take *t, const struct safetensors_entry *zeros, const struct tensor_shape *shape) {
+    const struct tensor_shape vector = {1, {shape->dims[0]}};
+    bool is_vector = are_bytes(t, zeros) && shape->dims[1] == 1 && take_has_shape(t, zeros, &vector);
+    return is_vector || is_one(t, zeros) || take_has_shape(t, zeros, shape);
 }
 
 static FALLIBLE check_zeros_tensor(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
     struct tensor_shape shape = zeros_shape(t, zeros, groups);
-    if (zeros->view.dtype != t->codes->view.dtype && !are_bytes(t, zeros)) {
+    bool signed_bytes = are_bytes(t, zeros) && zeros->view.dtype == EXPERTD_DTYPE_I8;
+    if (zeros->view.dtype != t->codes->view.dtype && !signed_bytes) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the zero points of %s must be %s", take_file(t, zeros), zeros->name,
              expertd_dtype_name(zeros->view.dtype), t->codes->name, expertd_dtype_name(t->codes->view.dtype));
     }
-    TRY(check_square(t, zeros, &shape));
-    return take_has_shape(t, zeros, &shape) || are_transposed(t, zeros, groups) ? OK : take_wrong_shape(t, zeros, &shape);
+    TRY(is_one(t, zeros) ? OK : check_square(t, zeros, &shape));
+    return has_zeros_shape(t, zeros, &shape) || are_transposed(t, zeros, groups) ? OK : take_wrong_shape(t, zeros, &shape);
 }
 
 static struct expertd_code_words zero_words(const struct take *t, const struct safetensors_entry *zeros, size_t groups) {
@@ -56,6 +75,9 @@ static struct expertd_code_words zero_words(const struct take *t, const struct s
         c.n_stride = groups, c.n_word_stride = word * groups, c.k_stride = 1, c.k_word_stride = word;
         if (are_transposed(t, zeros, groups)) {
             c.n_stride = 1, c.n_word_stride = word, c.k_stride = n, c.k_word_stride = word * n;
+        }
+        if (is_one(t, zeros)) {
+            c.n_stride = c.n_word_stride = c.k_stride = c.k_word_stride = 0;
         }
     } else if (are_transposed(t, zeros, groups)) {
         size_t row = take_ceiling(n, word) * word; // codes of a row of words
@@ -108,12 +130,18 @@ static void take_unused_zeros(struct take *t, const struct safetensors_entry *ze
 }
 
 // Asymmetric zero points of GPTQ mean one thing in its first form and another in gptq_v2. Without any section, nothing tells.
-static FALLIBLE check_form_is_said(const struct take *t, const struct safetensors_entry *zeros) {
+static FALLIBLE check_form(const struct take *t, const struct safetensors_entry *zeros) {
     if (t->format->zeros_rule == ZEROS_UNLESS_SAID && !t->config->config) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: tensor %s has zero points of GPTQ, but there is no quantization_config to tell whether they are stored minus one "
              "(checkpoint_format gptq) or unchanged (gptq_v2): add quantization_config with quant_method and checkpoint_format",
              take_file(t, zeros), zeros->name);
+    }
+    if (t->format->zeros_rule == ZEROS_UNLESS_SAID && t->config->form_is_unknown) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.%s is %s, which does not tell whether %s holds the zero points or the zero points minus one: expected "
+             "auto_round:auto_gptq (minus one) or auto_round:gptqmodel",
+             config_path(t->config->config), t->config->section, t->config->packing_key, t->config->packing, zeros->name);
     }
     return OK;
 }
@@ -132,7 +160,7 @@ FALLIBLE take_zeros(struct take *t) {
         take_unused_zeros(t, zeros, words);
         return OK;
     }
-    TRY(check_form_is_said(t, zeros));
+    TRY(check_form(t, zeros));
     t->out->zeros = words;
     t->out->format.zero_points = true;
     t->out->zeros_are_doubted = t->format->zeros_rule == ZEROS_UNLESS_SAID && t->setting.symmetric == QUANTISATION_UNSAID;
@@ -199,8 +227,8 @@ static FALLIBLE check_no_order(const struct take *t) {
     return OK;
 }
 
-// The k are sorted by scale if config.json says so, or if the first expert's g_idx is not in consecutive groups, because some files
-// omit desc_act.
+// The k are sorted by scale if config.json says so, or if the first g_idx of the part is not in consecutive groups, because some
+// files omit desc_act.
 FALLIBLE take_order(struct take *t) {
     const struct safetensors_entry *order = quantised_find(t->finder, t->module->name, t->format->scale_of_k);
     struct quantised_matrix *out = t->out;
@@ -209,7 +237,11 @@ FALLIBLE take_order(struct take *t) {
     if (!order) {
         return check_no_order(t);
     }
-    if (order->view.dtype != EXPERTD_DTYPE_I32 || !take_has_shape(t, order, &shape)) {
+    if (order->view.dtype != EXPERTD_DTYPE_I32) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the scale of each k must be I32", take_file(t, order), order->name,
+             expertd_dtype_name(order->view.dtype));
+    }
+    if (!take_has_shape(t, order, &shape)) {
         return take_wrong_shape(t, order, &shape);
     }
     out->scale_of_k = order->view.data;
@@ -219,8 +251,8 @@ FALLIBLE take_order(struct take *t) {
         return OK; // one scale: nothing to sort
     }
     out->ordered = t->setting.ordered == QUANTISATION_YES;
-    bool unused = t->module->first && scale_of_k(order->view.data, 0) == -1;
-    for (uint64_t i = 0; t->module->first && i < k && !out->ordered; i++) {
+    bool unused = t->module->decides_order && scale_of_k(order->view.data, 0) == -1;
+    for (uint64_t i = 0; t->module->decides_order && i < k && !out->ordered; i++) {
         int32_t scale = scale_of_k(order->view.data, i);
         out->ordered = scale != (unused ? -1 : (int32_t)(i / span));
     }

@@ -61,8 +61,41 @@ def elements(quantise):
     return renamed
 
 
+def of_one_scale(shape, zero):
+    """INT8 with one scale and one zero point, in a shape that quantisers write."""
+
+    def quantise(w, random):
+        scale = np.float32(np.abs(w).max() / 100)
+        codes = np.clip(np.rint(w / scale) + zero, -128, 127)
+        return {".weight": ("I8", codes.astype(np.int8)), ".weight_scale": ("F32", np.full(shape, scale)),
+                ".weight_zero_point": ("I8", np.full(shape, zero, np.int8))}, (codes - zero) * float(scale)
+
+    return quantise
+
+
+def with_vectors(quantise):
+    """Scales and zero points of rows as [N] instead of [N, 1]."""
+
+    def flat(w, random):
+        tensors, meant = quantise(w, random)
+        return {name: (dtype, stored if name == ".weight" else stored[:, 0]) for name, (dtype, stored) in tensors.items()}, meant
+
+    return flat
+
+
+def int8(strategy, symmetric):
+    return compressed("int-quantized", num_bits=8, type="int", strategy=strategy, symmetric=symmetric)
+
+
 QUARK = {"quant_method": "quark", "global_quant_config": {
     "weight": {"dtype": "uint4", "qscheme": "per_group", "group_size": 32, "symmetric": False}}}
+
+
+def quark_blocks(size):
+    return {"quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {
+        "weight": {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [size, size], "group_size": None}}}
+
+
 METHODS = {
     "auto_round_as_gptq": Variant("int4_group32_zero", AUTO_ROUND | {"sym": False, "packing_format": "auto_round:auto_gptq"},
                                   without(".g_idx", gptq(4, 32))),
@@ -84,6 +117,15 @@ METHODS = {
                                          fp8(".weight_scale_inv", "F32", (128, 128))),
     "fp8_beside_scale": Variant("fp8_block128", MODELOPT, fp8(".scale", "F8_E8M0", (128, 128))),
     "int8_under_fp8": Variant("int8_channel", FP8, int_quantized()),
+    "int8_of_one_scale": Variant("int8_tensor_zero", int8("tensor", False), of_one_scale((1,), 5)),
+    "int8_of_a_scalar": Variant("int8_tensor_zero", int8("tensor", False), of_one_scale((), -7)),
+    "int8_of_a_matrix_of_one": Variant("int8_tensor_zero", int8("tensor", False), of_one_scale((1, 1), 127)),
+    "int8_of_one_scale_symmetric": Variant("int8_tensor", int8("tensor", True), of_one_scale((1,), 0)),
+    "int8_of_rows_as_vectors": Variant("int8_channel_zero", int8("channel", False), with_vectors(int_quantized(None, True))),
+    "quark_fp8_blocks_of_96": Variant("fp8_block96", quark_blocks(96), fp8(".weight_scale", "F32", (96, 96))),
+    "quark_fp8_blocks_of_64": Variant("fp8_block64", quark_blocks(64), fp8(".weight_scale", "F32", (64, 64))),
+    "quark_sizes_of_a_class": Variant("fp8_block96", quark_blocks(64) | {"layer_type_quant_config": {
+        "<class 'torch.nn.modules.linear.Linear'>": quark_blocks(96)["global_quant_config"]}}, fp8(".weight_scale", "F32", (96, 96))),
     "quark_uint4": Variant("int4_group32_zero", QUARK | {"export": {"pack_method": "reorder"}}, quark(32)),
     "quark_int4_in_order": Variant("int4_group32_zero", {
         "quant_method": "quark", "export": {"pack_method": "order"}, "global_quant_config": {

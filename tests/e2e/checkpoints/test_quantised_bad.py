@@ -129,7 +129,13 @@ REFUSED = {
     # dtypes
     "scales_are_integers": ("fp8_blocks", cast(f"{GATE}.weight_scale_inv", "I64"), [f"{GATE}.weight_scale_inv", "I64"]),
     "zero_points_are_floats": ("gptq", cast(f"{GATE}.qzeros", "F32"), [f"{GATE}.qzeros", "F32"]),
-    "g_idx_of_64_bits": ("gptq", cast(f"{GATE}.g_idx", "I64"), [f"{GATE}.g_idx"]),
+    "zero_points_of_elements_are_integers": ("compressed_int8_elements_asymmetric", cast(f"{GATE}.weight_zero_point", "I32"),
+                                             [f"{GATE}.weight_zero_point is I32", "must be I8"]),
+    "zero_points_of_elements_are_unsigned": ("compressed_int8_elements_asymmetric", cast(f"{LAST}.weight_zero_point", "U8", np.ones((HIDDEN, WIDTH // 32))),
+                                             [f"{LAST}.weight_zero_point is U8", "must be I8"]),
+    "two_scales": ("fp8_blocks", add(f"{GATE}.weight_scale", "F32", np.ones(1)),
+                   [f"{GATE}.weight_scale and {GATE}.weight_scale_inv are both scales of {GATE}.weight", "which of them counts"]),
+    "g_idx_of_64_bits": ("gptq", cast(f"{GATE}.g_idx", "I64"), [f"{GATE}.g_idx is I64", "must be I32"]),
     "router_quantised": ("fp8_blocks", cast("model.layers.0.mlp.gate.weight", "F8_E4M3", np.ones((EXPERTS, HIDDEN))),
                          ["model.layers.0.mlp.gate.weight", "F8_E4M3"]),
     # orders
@@ -177,6 +183,35 @@ def test_inconsistent_tensors_are_refused_by_name(name, tmp_path):
     if change:
         change(checkpoint)
     refused(checkpoint, *words)
+
+
+def write_with_index(checkpoint, *omitted):
+    """One shard, and an index that lists all of its tensors but those of these suffixes."""
+    checkpoint.write()
+    shard = "model-00001-of-00001.safetensors"
+    (checkpoint.folder / "model.safetensors").rename(checkpoint.folder / shard)
+    listed = {name: shard for name in checkpoint.tensors if not name.endswith(omitted)}
+    (checkpoint.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+
+
+@pytest.mark.parametrize("name, suffix", (("gptq_ordered", ".g_idx"), ("compressed_int4_asymmetric", ".weight_zero_point")))
+def test_a_tensor_that_changes_codes_must_be_in_the_index(name, suffix, tmp_path):
+    variant = VARIANTS[name]
+    checkpoint = QuantisedCheckpoint(tmp_path / name, Variant(name, copy.deepcopy(variant.config), variant.quantise))
+    checkpoint.config["quantization_config"].pop("desc_act", None)
+    checkpoint.config["quantization_config"].get("config_groups", {}).get("group_0", {}).get("weights", {}).pop("symmetric", None)
+    write_with_index(checkpoint, suffix)
+    done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin", "off")
+    assert done.returncode == 65 and f"{GATE}{suffix} is not in the index" in done.stderr, done.stderr
+
+
+def test_a_tensor_that_does_not_change_codes_may_be_missing_in_the_index(tmp_path, start_daemon):
+    checkpoint = QuantisedCheckpoint(tmp_path / "listed", VARIANTS["compressed_int4"])
+    write_with_index(checkpoint, ".weight_shape")
+    hidden = checkpoint.inputs(TOKENS)
+    with start_daemon("--compute-dtype", "f32", model=checkpoint.folder).client() as client:
+        answer = client.forward(layer=0, hidden=tensor(hidden))
+    assert error_per_token(values_of(answer.output), checkpoint.outputs(hidden)).max() <= 1e-5
 
 
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):

@@ -171,3 +171,19 @@ def test_zero_points_that_may_be_transposed_are_refused(tmp_path, monkeypatch):
     section = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False)
     checkpoint = FusedCheckpoint(tmp_path / "words", Fused("", section, whole, transposed=True, stacked=True))
     refused(checkpoint, f"{MODULE}.gate_proj.weight_zero_point", f"[{EXPERTS}, 8, 8]", "may be transposed")
+
+
+@pytest.mark.parametrize("key, value", (("packing_format", "auto_round:gptqmodel:exllamav2"), ("backend", "auto_round:marlin")))
+def test_a_packing_that_does_not_tell_the_form_of_zero_points_is_refused(key, value, tmp_path):
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False, key: value}
+    refused(QuantisedCheckpoint(tmp_path / "packing", Variant("", config, gptq(4, 32, in_full=True))), f"{key} is {value}",
+            f"{GATE}.qzeros", "minus one")
+
+
+@pytest.mark.parametrize("key, of", (("layer_quant_config", "*down_proj"),
+                                     ("layer_type_quant_config", "<class 'torch.nn.modules.linear.Linear'>")))
+def test_quark_codes_of_two_signs_are_refused(key, of, tmp_path):
+    weight = {"qscheme": "per_group", "group_size": 32}
+    config = {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {"weight": weight | {"dtype": "int4"}},
+              key: {of: {"weight": weight | {"dtype": "uint4"}}}}
+    refused(QuantisedCheckpoint(tmp_path / "signs", Variant("", config, quark(32))), key, "uint4", "global_quant_config has int4")

@@ -338,6 +338,8 @@ MIXED_EXPERTS = {
     "gptq_and_a_plain_expert": Variant("int4_group32_zero, f16", GPTQ, gptq(4, 32), of_experts=((2, "all", PLAIN["F16"]),)),
     "a_plain_expert_and_ordered_gptq": Variant("int4_group32_zero_ordered, bf16", GPTQ, gptq(4, 32, ordered=True),
                                                of_experts=((0, "all", PLAIN["BF16"]), (4, "all", PLAIN["BF16"]))),
+    "fp8_and_gptq_whose_order_is_not_said": Variant("int4_group32_zero_ordered, fp8_channel", GPTQ, gptq(4, 32, ordered=True),
+                                                    of_experts=((0, "all", ROWS),)),
     "a_plain_down": Variant("nvfp4, nvfp4+bf16", VARIANTS["modelopt_nvfp4"].config, VARIANTS["modelopt_nvfp4"].quantise,
                             of_experts=((3, "down", PLAIN["BF16"]),)),
     "two_quantised": Variant("mxfp4, fp8_block128", BLOCKS, MX, of_experts=((1, "all", E4M3),)),

@@ -148,6 +148,7 @@ static void the_form_of_zero_points_is_said_by_one_key_of_several(void **state) 
         {"\"quant_method\":\"gptq\",\"format\":\"gptq_v2\"", true},
         {"\"quant_method\":\"gptq\",\"format\":\"gptq\",\"checkpoint_format\":\"gptq\"", false},
         {"\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:auto_gptq\"", false},
+        {"\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:gptq\"", false},
         {"\"quant_method\":\"auto-round\",\"packing_format\":\"auto_round:gptqmodel\"", true},
         {"\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"", false},
     };
