@@ -266,7 +266,7 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
      NULL,
      NULL,
      {NORMALISED, NOT_SCALED, NO_GROUPS, {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NULL, NULL}}},
-    // One limit clamps routed and shared experts, so a second one is refused as an unknown key.
+    // One limit clamps routed and shared experts. llama.cpp reads a second one for the shared experts, where 0 is no clamp.
     {"deepseek4",
      "deepseek_v4",
      {{"expert_gating_func", GATING_SQRT_SOFTPLUS, GATING_SQRT_SOFTPLUS}},
@@ -277,6 +277,7 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
       NO_GROUPS,
       SHARED_COUNT,
       {"hash_layer_count", "num_hash_layers", NULL, NULL},
-      {"swiglu_clamp_exp", "swiglu_limit", NULL, NULL}}},
+      {"swiglu_clamp_exp", "swiglu_limit", NULL, NULL},
+      {"swiglu_clamp_shexp", NULL, NULL, "=swiglu_clamp_exp"}}},
 };
 const size_t GGUF_ARCHITECTURE_COUNT = sizeof GGUF_ARCHITECTURES / sizeof *GGUF_ARCHITECTURES;

@@ -9,7 +9,7 @@
 #include "base/printable.h"
 #include "expert/config/gguf_architectures.h"
 
-enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768 };
+enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768, VALUE_TEXT_MAX = 96 };
 
 static const char ARCHITECTURE_KEY[] = "general.architecture";
 
@@ -38,6 +38,22 @@ static const char *full_key(const struct maker *m, const char *key, char out[KEY
 static const struct gguf_value *value_of(const struct maker *m, const char *key) {
     char full[KEY_MAX_BYTES];
     return gguf_find(m->file, full_key(m, key, full));
+}
+
+// The value for messages: "0.5", "a list of 2 that begins with 0.5", "a text".
+static const char *value_text(const struct gguf_value *value, char out[VALUE_TEXT_MAX]) {
+    double number = 0;
+    bool has = gguf_number(value, 0, &number);
+    if (value->kind == GGUF_STRING) {
+        snprintf(out, VALUE_TEXT_MAX, "a text");
+    } else if (value->kind == GGUF_ARRAY && has) {
+        snprintf(out, VALUE_TEXT_MAX, "a list of %" PRIu64 " that begins with %g", value->count, number);
+    } else if (value->kind == GGUF_ARRAY) {
+        snprintf(out, VALUE_TEXT_MAX, "a list of %" PRIu64, value->count);
+    } else {
+        snprintf(out, VALUE_TEXT_MAX, "%g", number);
+    }
+    return out;
 }
 
 // A number that is no list. *found false: there is no such key.
@@ -167,6 +183,31 @@ static FALLIBLE check_only(const struct maker *m, const char *key, const struct 
     return OK;
 }
 
+// Do both have the same numbers? A number that is no list counts for every place of a list.
+static bool same_numbers(const struct gguf_value *value, const struct gguf_value *other) {
+    uint64_t counts[] = {value->kind == GGUF_ARRAY ? value->count : 1, other->kind == GGUF_ARRAY ? other->count : 1};
+    bool lists = value->kind == GGUF_ARRAY && other->kind == GGUF_ARRAY;
+    bool same = !lists || counts[0] == counts[1];
+    for (uint64_t i = 0; same && i < counts[0]; i++) {
+        for (uint64_t j = lists ? i : 0; same && j < (lists ? i + 1 : counts[1]); j++) {
+            double a = 0, b = 0;
+            same = gguf_number(value, i, &a) && gguf_number(other, j, &b) && a == b;
+        }
+    }
+    return same;
+}
+
+static FALLIBLE check_same(const struct maker *m, const char *key, const struct gguf_value *value, const char *other_key) {
+    char full[KEY_MAX_BYTES], other_full[KEY_MAX_BYTES], text[VALUE_TEXT_MAX], other_text[VALUE_TEXT_MAX];
+    const struct gguf_value *other = value_of(m, other_key);
+    if (!other || !same_numbers(value, other)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: different values are not supported with this architecture",
+             m->path, full_key(m, key, full), value_text(value, text), full_key(m, other_key, other_full),
+             other ? value_text(other, other_text) : "missing");
+    }
+    return OK;
+}
+
 static FALLIBLE write_number(const struct maker *m, const char *key, const struct gguf_value *value, uint64_t i) {
     char full[KEY_MAX_BYTES];
     double number = 0;
@@ -222,7 +263,8 @@ static FALLIBLE write_key(const struct maker *m, const struct gguf_key *key) {
         }
         return OK;
     }
-    TRY(check_only(m, key->key, value, key->only));
+    bool same = key->only && key->only[0] == '=';
+    TRY(same ? check_same(m, key->key, value, key->only + 1) : check_only(m, key->key, value, key->only));
     return key->row ? write_member(m, key->row, key->key, value) : OK;
 }
 
@@ -313,11 +355,12 @@ static FALLIBLE check_unknown_keys(const struct maker *m) {
             continue;
         }
         double number = 0;
+        char text[VALUE_TEXT_MAX];
         const struct gguf_value *value = &m->file->pairs[i].value;
         if (value->kind == GGUF_ARRAY || !gguf_number(value, 0, &number) || number != 0) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %.128s is %g: this architecture has no such key, and ignoring it could change the outputs", m->path, key,
-                 number);
+                 "%s: %.128s is %s: this architecture has no such key, and ignoring it could change the outputs", m->path, key,
+                 value_text(value, text));
         }
     }
     return OK;

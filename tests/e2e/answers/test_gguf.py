@@ -264,7 +264,8 @@ class DeepseekV4(Model):
 
 def test_deepseek_v4_chooses_experts_by_token_id(tmp_path, start_daemon):
     spec = Spec("deepseek4", ONE_SHARED | {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5,
-                                           "hash_layer_count": 1, "swiglu_clamp_exp": [2.0], "nextn_predict_layers": 0},
+                                           "hash_layer_count": 1, "swiglu_clamp_exp": [2.0],
+                                           "swiglu_clamp_shexp": [2.0], "nextn_predict_layers": 0},
                 scale=1.5, shared=256, model_type="deepseek_v4")
     model = DeepseekV4(tmp_path, spec, Type.MXFP4)
     x, ids = model.inputs(TOKENS), np.random.default_rng(4).integers(0, DeepseekV4.VOCABULARY, TOKENS)

@@ -13,6 +13,9 @@ QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
 V3 = Spec("deepseek2", {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_shared_count": 1,
                         "leading_dense_block_count": 1}, select_bias=True, shared=256, layer=1, blocks=2)
 
+V4 = Spec("deepseek4", {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5, "expert_shared_count": 1,
+                        "hash_layer_count": 0, "swiglu_clamp_exp": [0.5]}, select_bias=True, shared=256)
+
 
 def refused(path, *words, options=()):
     done = run_program("expertd", "--model", str(path), "--listen", "127.0.0.1:0", "--http", "off", *options)
@@ -50,6 +53,11 @@ METADATA = {
     "a negative scale": (V3, {"expert_weights_scale": -1.0}, "deepseek2.expert_weights_scale is -1: expected a positive number"),
     "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
     "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
+    "shared experts without a clamp": (V4, {"swiglu_clamp_shexp": 0.0}, "deepseek4.swiglu_clamp_shexp is 0, but "
+                                       "deepseek4.swiglu_clamp_exp is a list of 1 that begins with 0.5"),
+    "shared experts with another clamp": (V4, {"swiglu_clamp_shexp": [0.75]}, "deepseek4.swiglu_clamp_shexp is a list of 1 that"),
+    "a list of another architecture": (V3, {"swiglu_clamp_exp": [7.0, 7.0]}, "deepseek2.swiglu_clamp_exp is a list of 2 that begins "
+                                       "with 7: this architecture has no such key"),
     "a dense layer with experts": (V3, {"leading_dense_block_count": 2}, "the file's metadata says that layer 1 is dense"),
     "a layer without experts": (V3, {"leading_dense_block_count": 0}, "the file's metadata says that layer 0 holds experts",
                                 "blk.0.ffn_down_exps"),
