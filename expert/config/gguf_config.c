@@ -16,6 +16,13 @@ static const char ARCHITECTURE_KEY[] = "general.architecture";
 // Keys that have a part in the computation of experts, besides those that begin with "expert".
 static const char *const GGUF_EXPERT_KEYS[] = {"moe_", "swiglu_", "router_", "interleave_moe", "hash_layer_count", NULL};
 
+// Parts of the names of keys about experts; a key that has one is no other key, even if another part of it is damaged.
+static const char *const GGUF_EXPERT_PARTS[] = {
+    "expert", "_gating_func", "_weights_norm", "_weights_scale", "_group_used_count", "_shared_count", NULL};
+
+// The file's own keys, which say nothing about the architecture.
+static const char GENERAL[] = "general.";
+
 // Keys of every architecture, which have their place outside the table.
 static const char *const GGUF_COMMON_KEYS[] = {"expert_count", "expert_used_count", "expert_feed_forward_length", NULL};
 
@@ -321,10 +328,32 @@ static FALLIBLE write_layers(const struct maker *m) {
     return OK;
 }
 
+// ---- groups of experts
+
+// The table's defaults stand for files that have neither key; half of the grouping would be completed by a guess. One group is
+// no grouping, whatever is used of it.
+static FALLIBLE check_groups(const struct maker *m) {
+    double groups = 0, used = 0;
+    bool has_groups, has_used;
+    TRY(number_of(m, "expert_group_count", &groups, &has_groups));
+    TRY(number_of(m, "expert_group_used_count", &used, &has_used));
+    if (has_groups != has_used && (has_used || groups > 1)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.expert_group_%s is %g, but %s.expert_group_%s is missing: expected both keys or neither; convert the model "
+             "again, or name another file of it",
+             m->path, m->name, has_groups ? "count" : "used_count", has_groups ? groups : used, m->name,
+             has_groups ? "used_count" : "count");
+    }
+    return OK;
+}
+
 // ---- unknown keys
 
 static bool is_about_experts(const char *key) {
-    bool is = strncmp(key, "expert", 6) == 0;
+    bool is = false;
+    for (const char *const *part = GGUF_EXPERT_PARTS; *part; part++) {
+        is = is || strstr(key, *part) != NULL;
+    }
     for (const char *const *start = GGUF_EXPERT_KEYS; *start; start++) {
         is = is || strncmp(key, *start, strlen(*start)) == 0;
     }
@@ -345,13 +374,22 @@ static bool is_known(const struct maker *m, const char *key) {
     return known;
 }
 
-// A key about experts that the table does not have may change the computation, unless it says nothing.
-static FALLIBLE check_unknown_keys(const struct maker *m) {
+// "expert_count" of "qwen3moe.expert_count"; NULL: the key has no architecture's name before it. *own: this architecture's?
+static const char *below_architecture(const struct maker *m, const char *key, bool *own) {
     size_t length = strlen(m->name);
+    const char *dot = strchr(key, '.');
+    *own = strncmp(key, m->name, length) == 0 && key[length] == '.';
+    return *own ? key + length + 1 : dot && strncmp(key, GENERAL, strlen(GENERAL)) != 0 ? dot + 1 : NULL;
+}
+
+// A key about experts that the table does not have, or that another architecture's name stands before, may change the computation,
+// unless it says nothing.
+static FALLIBLE check_unknown_keys(const struct maker *m) {
     for (size_t i = 0; i < m->file->count; i++) {
         const char *key = m->file->pairs[i].key;
-        if (strncmp(key, m->name, length) != 0 || key[length] != '.' || !is_about_experts(key + length + 1) ||
-            is_known(m, key + length + 1)) {
+        bool own;
+        const char *below = below_architecture(m, key, &own);
+        if (!below || !is_about_experts(below) || (own && is_known(m, below))) {
             continue;
         }
         double number = 0;
@@ -359,8 +397,8 @@ static FALLIBLE check_unknown_keys(const struct maker *m) {
         const struct gguf_value *value = &m->file->pairs[i].value;
         if (value->kind == GGUF_ARRAY || !gguf_number(value, 0, &number) || number != 0) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %.128s is %s: this architecture has no such key, and ignoring it could change the outputs", m->path, key,
-                 value_text(value, text));
+                 "%s: %.128s is %s: this architecture (%s) has no such key, and ignoring it could change the outputs", m->path, key,
+                 value_text(value, text), m->name);
         }
     }
     return OK;
@@ -372,6 +410,7 @@ static FALLIBLE write_all(const struct maker *m) {
     fprintf(m->json, "{\"model_type\": \"%s\"", m->row->model_type);
     TRY(write_layers(m));
     TRY(write_sizes(m));
+    TRY(check_groups(m));
     for (size_t i = 0; i < GGUF_ROW_KEYS && m->row->keys[i].key; i++) {
         TRY(write_key(m, &m->row->keys[i]));
     }

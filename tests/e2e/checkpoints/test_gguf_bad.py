@@ -51,13 +51,19 @@ METADATA = {
     "only further blocks": (QWEN, {"nextn_predict_layers": 1}, "qwen3moe.block_count is 1 and qwen3moe.nextn_predict_layers is 1"),
     "an infinite scale": (V3, {"expert_weights_scale": float("inf")}, "deepseek2.expert_weights_scale is not a finite number"),
     "a negative scale": (V3, {"expert_weights_scale": -1.0}, "deepseek2.expert_weights_scale is -1: expected a positive number"),
+    "groups without those used": (V3, {"expert_group_count": 4}, "deepseek2.expert_group_count is 4, but "
+                                  "deepseek2.expert_group_used_count is missing: expected both keys or neither"),
+    "used groups without a count": (V3, {"expert_group_used_count": 1}, "deepseek2.expert_group_used_count is 1, but "
+                                    "deepseek2.expert_group_count is missing"),
+    "a damaged key": (V3, {"expert_weights_norm": None, "expmrt_weights_norm": True}, "deepseek2.expmrt_weights_norm is 1: this "
+                      "architecture (deepseek2) has no such key"),
     "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
     "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
     "shared experts without a clamp": (V4, {"swiglu_clamp_shexp": 0.0}, "deepseek4.swiglu_clamp_shexp is 0, but "
                                        "deepseek4.swiglu_clamp_exp is a list of 1 that begins with 0.5"),
     "shared experts with another clamp": (V4, {"swiglu_clamp_shexp": [0.75]}, "deepseek4.swiglu_clamp_shexp is a list of 1 that"),
     "a list of another architecture": (V3, {"swiglu_clamp_exp": [7.0, 7.0]}, "deepseek2.swiglu_clamp_exp is a list of 2 that begins "
-                                       "with 7: this architecture has no such key"),
+                                       "with 7: this architecture (deepseek2) has no such key"),
     "a dense layer with experts": (V3, {"leading_dense_block_count": 2}, "the file's metadata says that layer 1 is dense"),
     "a layer without experts": (V3, {"leading_dense_block_count": 0}, "the file's metadata says that layer 0 holds experts",
                                 "blk.0.ffn_down_exps"),
@@ -68,6 +74,11 @@ METADATA = {
 def test_metadata(name, tmp_path):
     spec, change, *words = METADATA[name]
     refused(changed(tmp_path, change, spec), "model.gguf: ", *words)
+
+
+@pytest.mark.parametrize("key", ["deep3eek2.expert_weights_scale", "qwen3moe.moe_latent_size", "clip.swiglu_clamp_exp"])
+def test_a_key_of_another_architecture_is_refused(key, tmp_path):
+    refused(Model(tmp_path, V3, Type.Q8_0, change={key: 2.5}).path, f"model.gguf: {key} is 2.5: this architecture (deepseek2) has no")
 
 
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
