@@ -233,6 +233,9 @@ def test_gemma4_routes_by_rows_of_its_own(tmp_path, start_daemon):
     spec = Spec("gemma4", {"attention.layer_norm_rms_epsilon": 1e-6}, norm=True, activation="gelu", own_router_input=True, fused=True,
                 model_type="gemma4")
     model = Model(tmp_path, spec, Type.Q8_0)
+    for part in ("gate", "up", "down"):  # the perceptron beside the experts
+        model.add(f"ffn_{part}.weight", (HIDDEN, HIDDEN))
+    model.write(0)
     x, residual = model.inputs(TOKENS), model.inputs(TOKENS, seed=8)
     layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, router_input=tensor(residual))
     assert layer.needs_router_input

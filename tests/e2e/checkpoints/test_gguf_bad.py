@@ -123,6 +123,21 @@ def test_tensors(tmp_path):
     refused(path, "tensor blk.0.ffn_gate_inp.weight is Q4_0: expected F32, F16 or BF16")
 
 
+@pytest.mark.parametrize("extra", [
+    "exp_probs_b", "ffn_exp_probs_b.bias", "ffn_gate_chexps.weight", "ffn_norm_exps.weight", "ffn_gate_inp_s.weight",
+    "ffn_down.0.weight", "ffn_router.bias", "ffn_gate_inp_bias", "ffn_exps.bias", "ffn_gate.weight"])
+def test_tensors_of_other_blocks_are_refused(extra, tmp_path):
+    path = with_tensors(tmp_path, lambda tensors: tensors.update({f"blk.0.{extra}": tensors["blk.0.ffn_norm.weight"]}))
+    refused(path, f"blk.0.{extra}")
+
+
+@pytest.mark.parametrize("extra", ["ffn_gate.8.weight", "ffn_gate.0.bias"])
+def test_more_tensors_of_experts_of_their_own_are_refused(extra, tmp_path):
+    spec = Spec("llama", separate=True, width_key="feed_forward_length", norm=True, model_type="mixtral")
+    path = with_tensors(tmp_path, lambda tensors: tensors.update({f"blk.0.{extra}": tensors["blk.0.ffn_norm.weight"]}), spec)
+    refused(path, f"blk.0.{extra}")
+
+
 @pytest.mark.parametrize("kind", [Type.IQ2_XXS, Type.IQ3_S, Type.IQ1_M, Type.TQ1_0, Type.Q8_K], ids=lambda kind: kind.name)
 def test_types_that_are_not_served_are_named(kind, tmp_path):
     import gguf
