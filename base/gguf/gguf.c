@@ -200,6 +200,14 @@ static FALLIBLE take_pair(struct parser *p) {
 
 // ---- tensors ----
 
+// A fourth dimension of 1 is the padding of writers that store all of ggml's four.
+static void drop_fourth(struct expertd_tensor_view *view) {
+    if (view->rank == RANK_MAX && view->shape[0] == 1) {
+        view->rank--;
+        memmove(view->shape, view->shape + 1, view->rank * sizeof *view->shape);
+    }
+}
+
 static FALLIBLE take_shape(struct parser *p, struct expertd_tensor_view *view) {
     TRY(take_u32(p, &view->rank));
     if (view->rank > RANK_MAX) {
@@ -208,6 +216,7 @@ static FALLIBLE take_shape(struct parser *p, struct expertd_tensor_view *view) {
     for (uint32_t i = view->rank; i > 0; i--) { // the file has the innermost dimension first
         TRY(take_u64(p, &view->shape[i - 1]));
     }
+    drop_fourth(view);
     return OK;
 }
 

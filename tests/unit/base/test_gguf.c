@@ -109,7 +109,7 @@ static void reads_tensors_with_the_outermost_dimension_first(void **state) {
     (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         struct image *image = begin(version, 2, 0);
-        put_tensor(image, "b", (uint64_t[4]){32, 3, 2}, GGML_Q8_0, 0);
+        put_tensor(image, "b", (uint64_t[4]){32, 3, 2, version == 3}, GGML_Q8_0, 0); // with a padding dimension of 1
         put_tensor(image, "a", (uint64_t[4]){5}, 0, 224);
         put_data(image, 224 + 20);
         struct gguf file = accept(image);
