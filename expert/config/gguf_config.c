@@ -159,8 +159,9 @@ static FALLIBLE find_row(struct maker *m) {
     double number = broken->absent;
     bool found;
     TRY(number_of(m, broken->key, &number, &found));
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %g", m->path,
-         full_key(m, broken->key, full), number, broken->value);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s%g, which is not supported with this architecture%s: expected %g", m->path,
+         full_key(m, broken->key, full), found ? "" : "missing and so taken as ", number, found ? "" : " and its other keys",
+         broken->value);
 }
 
 // ---- members
@@ -177,14 +178,20 @@ static bool is_among(const char *only, double number) {
     return false;
 }
 
+// For messages: other rows of the architecture may apply if the file says which function it has.
+static const char *missing_gating(const struct maker *m) {
+    bool one_of_several = m->row->when[1].key != NULL;
+    return one_of_several && !value_of(m, "expert_gating_func") ? " (expert_gating_func is missing and so taken as 1)" : "";
+}
+
 static FALLIBLE check_only(const struct maker *m, const char *key, const struct gguf_value *value, const char *only) {
-    char full[KEY_MAX_BYTES];
+    char full[KEY_MAX_BYTES], text[VALUE_TEXT_MAX];
     double number = 0;
     uint64_t count = value->kind == GGUF_ARRAY ? value->count : 1;
     for (uint64_t i = 0; only && i < count; i++) {
         if (!gguf_number(value, i, &number) || !is_among(only, number)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %s", m->path,
-                 full_key(m, key, full), number, only);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported with this architecture%s: expected %s", m->path,
+                 full_key(m, key, full), value_text(value, text), missing_gating(m), only);
         }
     }
     return OK;
@@ -219,7 +226,9 @@ static FALLIBLE write_number(const struct maker *m, const char *key, const struc
     char full[KEY_MAX_BYTES];
     double number = 0;
     if (!gguf_number(value, i, &number) || !isfinite(number)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not a finite number", m->path, full_key(m, key, full));
+        bool is_text = (value->kind == GGUF_ARRAY ? value->element : value->kind) == GGUF_STRING;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s", m->path, full_key(m, key, full),
+             is_text ? "a text: expected a number" : "not a finite number");
     }
     enum gguf_kind kind = value->kind == GGUF_ARRAY ? value->element : value->kind;
     if (kind == GGUF_BOOL) {
@@ -295,10 +304,9 @@ static FALLIBLE write_sizes(const struct maker *m) {
     return OK;
 }
 
-// Has a file a tensor of block `block` that predicts further tokens?
-static bool predicts_further(const struct maker *m, double block) {
-    char prefix[KEY_MAX_BYTES];
-    size_t length = (size_t)snprintf(prefix, sizeof prefix, "blk.%.0f.nextn.", block);
+// Has a file a tensor whose name begins so? "blk.2."
+static bool has_tensor(const struct maker *m, const char *prefix) {
+    size_t length = strlen(prefix);
     for (size_t f = 0; f < m->count; f++) {
         for (size_t i = 0; i < m->files[f].count; i++) {
             if (strncmp(m->files[f].entries[i].name, prefix, length) == 0) {
@@ -309,13 +317,30 @@ static bool predicts_further(const struct maker *m, double block) {
     return false;
 }
 
-// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files without
-// these blocks have the key nevertheless.
+// Predicts block `block` further tokens? A file of the decoder alone has no tensor of it.
+static bool predicts_further(const struct maker *m, double block) {
+    char all[KEY_MAX_BYTES], further[KEY_MAX_BYTES];
+    snprintf(all, sizeof all, "blk.%.0f.", block);
+    snprintf(further, sizeof further, "blk.%.0f.nextn.", block);
+    return has_tensor(m, further) || !has_tensor(m, all);
+}
+
+static FALLIBLE integer_of(const struct maker *m, const char *key, double *out, bool *found) {
+    char full[KEY_MAX_BYTES];
+    TRY(number_of(m, key, out, found));
+    if (*out != floor(*out)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected an integer", m->path, full_key(m, key, full), *out);
+    }
+    return OK;
+}
+
+// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files have
+// the key although block_count does not count these blocks.
 static FALLIBLE write_layers(const struct maker *m) {
     double blocks = 0, further = 0;
     bool found, has_further;
-    TRY(number_of(m, "block_count", &blocks, &found));
-    TRY(number_of(m, "nextn_predict_layers", &further, &has_further));
+    TRY(integer_of(m, "block_count", &blocks, &found));
+    TRY(integer_of(m, "nextn_predict_layers", &further, &has_further));
     if (found && !(blocks >= 1 && blocks <= UINT32_MAX && further >= 0 && further < blocks)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: %s.block_count is %g and %s.nextn_predict_layers is %g: expected at least one block besides those", m->path,

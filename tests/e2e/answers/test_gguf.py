@@ -299,7 +299,7 @@ def test_phimoe_routes_as_its_authors_do(tmp_path, start_daemon):
 def test_blocks_that_predict_further_tokens_are_not_served(tmp_path, start_daemon):
     """By their tensors: some files have the key without the blocks."""
     keys = V3_KEYS | {"nextn_predict_layers": 1}
-    for name, blocks, extra in (("with", 3, ["blk.2.nextn.eh_proj.weight", "blk.2.ffn_down_exps.weight"]), ("without", 2, [])):
+    for name, blocks, extra in (("with", 3, ["blk.2.nextn.eh_proj.weight", "blk.2.ffn_down_exps.weight"]), ("without", 2, []), ("decoder alone", 3, [])):
         spec = Spec("glm4moe", keys, layer=1, blocks=blocks, model_type="glm4_moe", **V3)
         model = Model(tmp_path / name, spec, Type.F16)
         for tensor_name in extra:

@@ -57,6 +57,11 @@ METADATA = {
                                     "deepseek2.expert_group_count is missing"),
     "a damaged key": (V3, {"expert_weights_norm": None, "expmrt_weights_norm": True}, "deepseek2.expmrt_weights_norm is 1: this "
                       "architecture (deepseek2) has no such key"),
+    "a fraction of blocks": (QWEN, {"block_count": 1.6}, "qwen3moe.block_count is 1.6: expected an integer"),
+    "half a further block": (V3, {"nextn_predict_layers": 0.5}, "deepseek2.nextn_predict_layers is 0.5: expected an integer"),
+    "no gating function": (V3, {"expert_gating_func": None}, "deepseek2.expert_weights_scale is 2.5",
+                           "expert_gating_func is missing and so taken as 1"),
+    "a scale as a text": (V3, {"expert_weights_scale": "2.5"}, "deepseek2.expert_weights_scale is a text: expected a number"),
     "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
     "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
     "shared experts without a clamp": (V4, {"swiglu_clamp_shexp": 0.0}, "deepseek4.swiglu_clamp_shexp is 0, but "

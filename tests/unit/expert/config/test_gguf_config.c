@@ -169,7 +169,7 @@ static void what_is_not_computed_is_refused(void **state) {
     refuse(image, "FILE: qwen3moe.expert_weights_scale is 2, which is not supported with this architecture: expected 0|1");
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.moe_something_new", 1);
-    refuse(image, "FILE: qwen3moe.moe_something_new is 1: this architecture has no such key");
+    refuse(image, "FILE: qwen3moe.moe_something_new is 1: this architecture (qwen3moe) has no such key");
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.moe_something_new", 0); // says nothing
     add(image, "qwen3moe.attention.head_count", 4);
