@@ -306,7 +306,9 @@ static void refuse_tensor(const char *name, const uint64_t dims[4], uint32_t typ
 
 static void refuses_damaged_tensors(void **state) {
     (void)state;
-    refuse_tensor("t", (uint64_t[4]){4}, 36, 0, "tensor t: its type is 36, which is unknown");
+    refuse_tensor("t", (uint64_t[4]){4}, 36, 0,
+                  "tensor t: its type is 36, IQ4_NL_4_4, which llama.cpp has withdrawn: use the model's IQ4_NL file");
+    refuse_tensor("t", (uint64_t[4]){4}, 31, 0, "tensor t: its type is 31, Q4_0_4_4, which llama.cpp has withdrawn");
     refuse_tensor("t", (uint64_t[4]){4}, UINT32_MAX, 0, "tensor t: its type is 4294967295");
     refuse_tensor("t", (uint64_t[4]){33}, GGML_Q4_0, 0, "tensor t: its rows have 33 elements, which do not fill blocks of Q4_0");
     refuse_tensor("t", (uint64_t[4]){1ull << 40, 1ull << 40}, 0, 0, "tensor t: the product of shape");
