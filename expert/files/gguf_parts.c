@@ -45,11 +45,16 @@ static FALLIBLE part_name(const char *file, unsigned number, unsigned count, cha
 
 // ---- finding
 
-// A file that a model begins with: not a later part, and not the projector for images that many repositories add.
+// Is it the projector for images that many repositories add, or the importance matrix of a quantisation?
+static bool is_beside_models(const char *name) {
+    return strcasestr(name, "mmproj") || strcasestr(name, "imatrix");
+}
+
+// A file that a model begins with.
 static bool begins_model(const char *name) {
     unsigned number, count;
     bool later = part_numbers(name, &number, &count) && number > 1;
-    return has_suffix(name, SUFFIX) && !later && strncmp(name, "mmproj", 6) != 0;
+    return has_suffix(name, SUFFIX) && !later && !is_beside_models(name);
 }
 
 struct candidates {
@@ -226,6 +231,12 @@ static FALLIBLE check_total(const char *file, unsigned expected, const struct gg
 static FALLIBLE open_others(const char *file, unsigned count, unsigned tensors, struct gguf_parts *out) {
     unsigned number = 1, of = 1;
     char path[PATH_MAX];
+    if (count == 1 && part_numbers(file, &number, &of) && of > 1) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: by its name it is part %u of %u, but it has no split.count, or one of at most 1: the file was renamed, or is not "
+             "one of llama.cpp's parts (join those of other tools)",
+             file, number, of);
+    }
     if (count > 1 && (!part_numbers(file, &number, &of) || of != count)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: split.count is %u, but the name does not end in -00001-of-%05u%s: give the parts their names", file, count, count,

@@ -319,7 +319,8 @@ def test_a_file_of_the_hub_cache_by_its_quantisation(tmp_path, start_daemon):
     (repository / "refs" / "main").write_text(COMMIT)
     models = {kind: Model(snapshot, QWEN, getattr(Type, kind), name=f"Tiny-{kind}") for kind in ("Q4_K", "Q6_K")}
     models["Q8_0"] = Model(snapshot / "Q8_0", QWEN, Type.Q8_0, name="Tiny-Q8_0", parts=2)
-    (snapshot / "mmproj-F16.gguf").write_bytes(models["Q4_K"].path.read_bytes())
+    for beside in ("mmproj-F16", "Tiny-mmproj-Q4_K", "imatrix_Q6_K"):
+        (snapshot / f"{beside}.gguf").write_bytes(models["Q4_K"].path.read_bytes())
     for kind, model in models.items():
         daemon = start_daemon("--compute-dtype", "f32", model=f"Acme/Tiny-GGUF:{kind.lower()}",
                               env={"HF_HUB_CACHE": str(tmp_path / "hub")})

@@ -171,6 +171,11 @@ def test_parts(tmp_path):
     refused(first, parts[2].name, "the file is truncated")
 
 
+def test_a_part_by_its_name_alone(tmp_path):
+    path = Model(tmp_path, QWEN, Type.Q8_0, name="model-00001-of-00003").path
+    refused(path, "by its name it is part 1 of 3, but it has no split.count")
+
+
 def test_a_folder_of_several_models_names_them(tmp_path):
     for kind in ("Q8_0", "Q4_0"):
         Model(tmp_path, QWEN, getattr(Type, kind), name=f"tiny-{kind}")
