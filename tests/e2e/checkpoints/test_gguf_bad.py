@@ -62,6 +62,7 @@ METADATA = {
     "no gating function": (V3, {"expert_gating_func": None}, "deepseek2.expert_weights_scale is 2.5",
                            "expert_gating_func is missing and so taken as 1"),
     "a scale as a text": (V3, {"expert_weights_scale": "2.5"}, "deepseek2.expert_weights_scale is a text: expected a number"),
+    "no count of hash layers": (V4, {"hash_layer_count": None}, "deepseek4.hash_layer_count is missing"),
     "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
     "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
     "shared experts without a clamp": (V4, {"swiglu_clamp_shexp": 0.0}, "deepseek4.swiglu_clamp_shexp is 0, but "
@@ -169,6 +170,19 @@ def test_parts(tmp_path):
     refused(first, "split.no is 1 and split.count is 3, but by its name it is part 3 of 3")
     parts[2].write_bytes(third[:-100])
     refused(first, parts[2].name, "the file is truncated")
+
+
+def test_a_part_of_another_architecture(tmp_path):
+    first = Model(tmp_path, QWEN, Type.Q8_0, parts=2).path
+    second = sorted(tmp_path.glob("*.gguf"))[1]
+    data = second.read_bytes()
+    count, keys = struct.unpack_from("<QQ", data, 8)
+    name, value = b"general.architecture", b"qwen2moe"
+    pair = struct.pack("<Q", len(name)) + name + struct.pack("<IQ", 8, len(value)) + value
+    padding = b"general.tags", 32 - (len(pair) + 8 + 12 + 4 + 8) % 32
+    pair += struct.pack("<Q", 12) + padding[0] + struct.pack("<IQ", 8, padding[1]) + b"x" * padding[1]
+    second.write_bytes(data[:16] + struct.pack("<Q", keys + 2) + pair + data[24:])
+    refused(first, f"{second}: general.architecture is not that of {first}")
 
 
 def test_a_part_by_its_name_alone(tmp_path):
