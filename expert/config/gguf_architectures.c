@@ -276,7 +276,7 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
       SCALED("routed_scaling_factor"),
       NO_GROUPS,
       SHARED_COUNT,
-      {"hash_layer_count", "num_hash_layers", NULL, NULL},
+      {"hash_layer_count", "num_hash_layers", NULL, "!"},
       {"swiglu_clamp_exp", "swiglu_limit", NULL, NULL},
       {"swiglu_clamp_shexp", NULL, NULL, "=swiglu_clamp_exp"}}},
 };

@@ -11,6 +11,8 @@
 
 enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768, VALUE_TEXT_MAX = 96 };
 
+static const double INTEGER_MAX = 0x1p53; // of those that a double has exactly
+
 static const char ARCHITECTURE_KEY[] = "general.architecture";
 
 // Keys that have a part in the computation of experts, besides those that begin with "expert".
@@ -230,6 +232,9 @@ static FALLIBLE write_number(const struct maker *m, const char *key, const struc
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s", m->path, full_key(m, key, full),
              is_text ? "a text: expected a number" : "not a finite number");
     }
+    if (gguf_is_integer(value) && fabs(number) > INTEGER_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.0f: expected an integer up to 2^53", m->path, full_key(m, key, full), number);
+    }
     enum gguf_kind kind = value->kind == GGUF_ARRAY ? value->element : value->kind;
     if (kind == GGUF_BOOL) {
         fputs(number != 0 ? "true" : "false", m->json);
@@ -273,6 +278,11 @@ static FALLIBLE write_member(const struct maker *m, const char *row, const char 
 
 static FALLIBLE write_key(const struct maker *m, const struct gguf_key *key) {
     const struct gguf_value *value = value_of(m, key->key);
+    bool required = key->only && key->only[0] == '!';
+    if (!value && required) {
+        char full[KEY_MAX_BYTES];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing: this architecture requires it", m->path, full_key(m, key->key, full));
+    }
     if (!value) {
         if (key->row && key->absent) {
             fprintf(m->json, ",\n \"%s\": %s", key->row, key->absent);
@@ -280,7 +290,7 @@ static FALLIBLE write_key(const struct maker *m, const struct gguf_key *key) {
         return OK;
     }
     bool same = key->only && key->only[0] == '=';
-    TRY(same ? check_same(m, key->key, value, key->only + 1) : check_only(m, key->key, value, key->only));
+    TRY(same ? check_same(m, key->key, value, key->only + 1) : check_only(m, key->key, value, required ? NULL : key->only));
     return key->row ? write_member(m, key->row, key->key, value) : OK;
 }
 
