@@ -117,9 +117,18 @@ static FALLIBLE unknown_architecture(const struct maker *m) {
          printable_escape(m->name, shown, sizeof shown), names_text(names));
 }
 
+// The vocabulary's size is a key of its own, or the length of the tokens' list.
+static void find_vocabulary(const struct maker *m, const char *key, double *number) {
+    const struct gguf_value *tokens = gguf_find(m->file, "tokenizer.ggml.tokens");
+    if (strcmp(key, "vocab_size") == 0 && tokens && tokens->kind == GGUF_ARRAY) {
+        *number = (double)tokens->count;
+    }
+}
+
 static FALLIBLE holds(const struct maker *m, const struct gguf_condition *condition, bool *out) {
     double number = condition->absent;
     bool found;
+    find_vocabulary(m, condition->key, &number);
     TRY(number_of(m, condition->key, &number, &found));
     *out = number == condition->value;
     return OK;
@@ -182,7 +191,7 @@ static bool is_among(const char *only, double number) {
 
 // For messages: other rows of the architecture may apply if the file says which function it has.
 static const char *missing_gating(const struct maker *m) {
-    bool one_of_several = m->row->when[1].key != NULL;
+    bool one_of_several = m->row->when[1].key && m->row->when[0].value == GATING_SOFTMAX;
     return one_of_several && !value_of(m, "expert_gating_func") ? " (expert_gating_func is missing and so taken as 1)" : "";
 }
 

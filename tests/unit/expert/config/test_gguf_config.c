@@ -208,9 +208,9 @@ static void every_row_makes_a_configuration(void **state) {
     for (size_t i = 0; i < GGUF_ARCHITECTURE_COUNT; i++) {
         const struct gguf_architecture *row = &GGUF_ARCHITECTURES[i];
         struct image *image = begin(row->name);
-        static const char *const SIZES[] = {"block_count", "embedding_length", "expert_used_count", "expert_feed_forward_length"};
+        static const char *const SIZES[] = {"embedding_length", "expert_used_count", "expert_feed_forward_length"};
         char key[128], text[32];
-        bool has_count = false;
+        bool has_count = false, has_blocks = false;
         for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
             snprintf(key, sizeof key, "%s.%s", row->name, SIZES[s]);
             add(image, key, 2);
@@ -219,6 +219,11 @@ static void every_row_makes_a_configuration(void **state) {
             snprintf(key, sizeof key, "%s.%s", row->name, row->when[c].key);
             add(image, key, (uint32_t)row->when[c].value);
             has_count = has_count || strcmp(row->when[c].key, "expert_count") == 0;
+            has_blocks = has_blocks || strcmp(row->when[c].key, "block_count") == 0;
+        }
+        snprintf(key, sizeof key, "%s.block_count", row->name);
+        if (!has_blocks) {
+            add(image, key, 2);
         }
         for (size_t k = 0; k < GGUF_ROW_KEYS && row->keys[k].key; k++) {
             if (row->keys[k].only && row->keys[k].only[0] == '!') {
