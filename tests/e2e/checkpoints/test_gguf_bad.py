@@ -185,6 +185,16 @@ def test_a_part_of_another_architecture(tmp_path):
     refused(first, f"{second}: general.architecture is not that of {first}")
 
 
+def test_a_tensor_in_two_parts(tmp_path):
+    model = Model(tmp_path, QWEN, Type.Q8_0)
+    model.path.unlink()
+    model.tensors["blk.0.ffn_gate_twin.weight"] = model.tensors["blk.0.ffn_gate_exps.weight"]
+    model.write(2)
+    second = sorted(tmp_path.glob("*.gguf"))[1]
+    second.write_bytes(second.read_bytes().replace(b"ffn_gate_twin", b"ffn_gate_exps"))
+    refused(model.path, f"tensor blk.0.ffn_gate_exps.weight is in two parts of the model, {model.path} and {second}")
+
+
 def test_a_part_by_its_name_alone(tmp_path):
     path = Model(tmp_path, QWEN, Type.Q8_0, name="model-00001-of-00003").path
     refused(path, "by its name it is part 1 of 3, but it has no split.count")
