@@ -216,6 +216,15 @@ def test_nvfp4_reads_the_scales_that_ggml_reads_as_zero(tmp_path, start_daemon):
     served(start_daemon("--compute-dtype", "f32", model=model.path), model)
 
 
+def test_outer_dimensions_of_1_are_padding(tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, Type.Q8_0)
+    for name in ("blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_exps.weight"):
+        raw, kind = model.tensors[name]
+        model.tensors[name] = (raw[None], kind)
+    model.write(0)
+    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
+
+
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q5_K, Type.BF16], ids=lambda kind: kind.name)
 def test_fused_gate_and_up(kind, tmp_path, start_daemon):
     model = Model(tmp_path, dataclasses.replace(QWEN, fused=True), kind)
