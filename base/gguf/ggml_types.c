@@ -46,3 +46,12 @@ static const struct ggml_type TYPES[GGML_TYPE_IDS] = {
 const struct ggml_type *ggml_type_of(uint32_t id) {
     return id < GGML_TYPE_IDS && TYPES[id].name ? &TYPES[id] : NULL;
 }
+
+static const struct ggml_withdrawn WITHDRAWN[GGML_TYPE_IDS] = {
+    [4] = {"Q4_2", "Q4_0"},      [5] = {"Q4_3", "Q4_1"},          [31] = {"Q4_0_4_4", "Q4_0"},     [32] = {"Q4_0_4_8", "Q4_0"},
+    [33] = {"Q4_0_8_8", "Q4_0"}, [36] = {"IQ4_NL_4_4", "IQ4_NL"}, [37] = {"IQ4_NL_4_8", "IQ4_NL"}, [38] = {"IQ4_NL_8_8", "IQ4_NL"},
+};
+
+const struct ggml_withdrawn *ggml_withdrawn_type(uint32_t id) {
+    return id < GGML_TYPE_IDS && WITHDRAWN[id].name ? &WITHDRAWN[id] : NULL;
+}

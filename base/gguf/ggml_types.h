@@ -36,4 +36,10 @@ struct ggml_type {
 // NULL: an unknown or withdrawn type.
 const struct ggml_type *ggml_type_of(uint32_t id);
 
+// A type that llama.cpp no longer has: its name, and the one to use in its place. NULL: it never was one.
+struct ggml_withdrawn {
+    const char *name, *instead;
+};
+const struct ggml_withdrawn *ggml_withdrawn_type(uint32_t id);
+
 #endif

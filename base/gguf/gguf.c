@@ -172,7 +172,10 @@ static FALLIBLE take_value(struct parser *p, struct gguf_value *out) {
 }
 
 static FALLIBLE take_alignment(struct parser *p, const struct gguf_value *value) {
-    uint64_t alignment = value->kind == GGUF_U32 ? little_endian(value->data, sizeof(uint32_t)) : 0;
+    if (value->kind != GGUF_U32) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "it is no number of 32 bits without a sign, which llama.cpp requires");
+    }
+    uint64_t alignment = little_endian(value->data, sizeof(uint32_t));
     if (alignment == 0 || alignment > ALIGNMENT_MAX || (alignment & (alignment - 1)) != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "it is %" PRIu64 ": expected an unsigned power of two up to %d", alignment, ALIGNMENT_MAX);
     }
@@ -202,6 +205,14 @@ static FALLIBLE take_pair(struct parser *p) {
 
 // ---- tensors ----
 
+// A fourth dimension of 1 is the padding of writers that store all of ggml's four.
+static void drop_fourth(struct expertd_tensor_view *view) {
+    if (view->rank == RANK_MAX && view->shape[0] == 1) {
+        view->rank--;
+        memmove(view->shape, view->shape + 1, view->rank * sizeof *view->shape);
+    }
+}
+
 static FALLIBLE take_shape(struct parser *p, struct expertd_tensor_view *view) {
     TRY(take_u32(p, &view->rank));
     if (view->rank > RANK_MAX) {
@@ -210,6 +221,7 @@ static FALLIBLE take_shape(struct parser *p, struct expertd_tensor_view *view) {
     for (uint32_t i = view->rank; i > 0; i--) { // the file has the innermost dimension first
         TRY(take_u64(p, &view->shape[i - 1]));
     }
+    drop_fourth(view);
     return OK;
 }
 
@@ -234,6 +246,11 @@ static FALLIBLE take_type(struct parser *p, struct safetensors_entry *entry) {
     uint32_t id;
     TRY(take_u32(p, &id));
     const struct ggml_type *type = ggml_type_of(id);
+    const struct ggml_withdrawn *old = ggml_withdrawn_type(id);
+    if (old) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "its type is %" PRIu32 ", %s, which llama.cpp has withdrawn: use the model's %s file", id,
+             old->name, old->instead);
+    }
     if (!type) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "its type is %" PRIu32 ", which is unknown: the file was written by a newer llama.cpp or a fork, or is damaged", id);

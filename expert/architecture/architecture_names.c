@@ -180,6 +180,10 @@ static const char *const GGUF_ALL[] = {"ffn_gate_exps",    "ffn_up_exps",
                                        "ffn_gate_tid2eid", "ffn_latent_down",
                                        "ffn_latent_up",    NULL};
 
+static const char *const GGUF_BESIDE[] = {"ffn_norm", "ffn_post_norm", "ffn_sub_norm", NULL};
+static const char *const GGUF_BESIDE_PARALLEL_MLP[] = {"ffn_norm", "ffn_post_norm",  "ffn_sub_norm", "ffn_gate",       "ffn_up",
+                                                       "ffn_down", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", NULL};
+
 #define GGUF_NAMES                                                                                                                 \
     .layers = "blk", .router = {"ffn_gate_inp.weight"}, .router_bias = "ffn_gate_inp.bias",                                        \
     .selection_bias = {"exp_probs_b.bias"}, .token_experts = "ffn_gate_tid2eid.weight", .experts = {"ffn_down_exps"},              \
@@ -187,13 +191,11 @@ static const char *const GGUF_ALL[] = {"ffn_gate_exps",    "ffn_up_exps",
     .latent_out = "ffn_latent_up.weight"
 
 const struct tensor_names NAMES_GGUF = {
-    GGUF_NAMES,
-    .shared = {"ffn_down_shexp"},
-    .shared_gate = "ffn_gate_inp_shexp.weight",
-    .flat = GGUF_ALL,
+    GGUF_NAMES, .shared = {"ffn_down_shexp"}, .shared_gate = "ffn_gate_inp_shexp.weight", .flat = GGUF_ALL, .beside = GGUF_BESIDE,
 };
 
 const struct tensor_names NAMES_GGUF_PARALLEL_MLP = {
     GGUF_NAMES,
     .flat = GGUF_BLOCK,
+    .beside = GGUF_BESIDE_PARALLEL_MLP,
 };

@@ -96,6 +96,8 @@ struct tensor_names {
     // For layers whose parts are tensors in no module: the first components of all their names; no other tensor may begin so.
     // `experts` and `shared` then name the matrix down. NULL: experts and shared name modules.
     const char *const *flat;
+    // First components that begin like those of the block (with "ffn_" or "exp_") and are no part of it; for `flat` only.
+    const char *const *beside;
 };
 
 // A column that is not set is 0. A row with names and width_keys alone means: every layer holds experts, softmax over all logits,
@@ -142,7 +144,8 @@ struct architecture {
     const char *shared_limit_key; // NULL: limit_key
     bool shared_is_not_clamped;
     bool expert_has_bias;
-    bool parallel_mlp; // GGUF files name the perceptron parallel to the block, which is not part of it, like a shared expert
+    bool parallel_mlp; // a perceptron that is no part of the block lies beside it; GGUF files name it like a shared expert or dense
+                       // one
     bool interleaved;  // rows (or columns) of a fused gate_up alternate, gate first
     // shared expert
     enum shared_kind shared;

@@ -587,6 +587,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_ALWAYS,
         .norm = EXPERTD_NORM_SUM,
+        .parallel_mlp = true,
         .own_router_input = true,
         .activation = EXPERTD_ACTIVATION_GELU_TANH,
         .expectations = {{"enable_moe_block", "true"}},

@@ -99,6 +99,11 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
              "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,
              WEIGHT_FILES_INDEX, name, c->names.names[tensor->file]);
     }
+    if (tensor->second != tensor->file && c->is_gguf) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "tensor %.256s is in two parts of the model, %s and %s: one of the files belongs to another model; download it again",
+             name, file->path, c->files[tensor->second].path);
+    }
     if (tensor->second != tensor->file) {
         return is_in_two_files(c, tensor);
     }

@@ -112,8 +112,14 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
                       tensor_quantised_text(finder, quantised), config_label(checkpoint_config(finder->checkpoint)), finder->sizes);
 }
 
-static bool same_shape(const struct expertd_tensor_view *view, const struct tensor_shape *shape) {
-    return view->rank == shape->rank && memcmp(view->shape, shape->dims, shape->rank * sizeof *shape->dims) == 0;
+// Outermost dimensions of 1 in a GGUF file may be padding; ggml always has four.
+static bool same_shape(const struct tensor_finder *finder, const struct expertd_tensor_view *view,
+                       const struct tensor_shape *shape) {
+    uint32_t first = 0;
+    while (checkpoint_is_gguf(finder->checkpoint) && view->rank - first > shape->rank && view->shape[first] == 1) {
+        first++;
+    }
+    return view->rank - first == shape->rank && memcmp(view->shape + first, shape->dims, shape->rank * sizeof *shape->dims) == 0;
 }
 
 static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct safetensors_entry *entry) {
@@ -135,8 +141,8 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
         return missing(finder, name);
     }
     TRY(check_dtype(finder, entry));
-    bool first = same_shape(&entry->view, &shapes[0]);
-    if (!first && !same_shape(&entry->view, &shapes[1])) {
+    bool first = same_shape(finder, &entry->view, &shapes[0]);
+    if (!first && !same_shape(finder, &entry->view, &shapes[1])) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], expected[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
         expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);

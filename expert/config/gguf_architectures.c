@@ -66,6 +66,19 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
      {NORMALISED, NOT_SCALED, NO_GROUPS, SHARED_WIDTH("shared_expert_intermediate_size")}},
     {"olmoe", "olmoe", {SOFTMAX}, "feed_forward_length", NULL, {NOT_NORMALISED, NOT_SCALED, NO_GROUPS}},
     {"phimoe", "phimoe", {SOFTMAX}, "feed_forward_length", NULL, {NORMALISED, NOT_SCALED, NO_GROUPS}},
+    // GLM-4.7-Flash, whose first files have no gating function; with and without its block that predicts further tokens.
+    {"deepseek2",
+     "deepseek_v3",
+     {SIGMOID, {"block_count", 0, 47}, {"vocab_size", 0, 154880}},
+     NULL,
+     NULL,
+     {NORM_FLAG, SCALED("routed_scaling_factor"), GROUPS("1", "1"), LEADING_DENSE, SHARED_COUNT, SHARED_WIDTH_UNUSED}},
+    {"deepseek2",
+     "deepseek_v3",
+     {SIGMOID, {"block_count", 0, 48}, {"vocab_size", 0, 154880}},
+     NULL,
+     NULL,
+     {NORM_FLAG, SCALED("routed_scaling_factor"), GROUPS("1", "1"), LEADING_DENSE, SHARED_COUNT, SHARED_WIDTH_UNUSED}},
     // DeepSeek-V2 (160 experts) chooses from 3 of 8 groups; files before October 2025 do not say so.
     {"deepseek2",
      "deepseek_v2",
@@ -266,7 +279,7 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
      NULL,
      NULL,
      {NORMALISED, NOT_SCALED, NO_GROUPS, {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NULL, NULL}}},
-    // One limit clamps routed and shared experts, so a second one is refused as an unknown key.
+    // One limit clamps routed and shared experts. llama.cpp reads a second one for the shared experts, where 0 is no clamp.
     {"deepseek4",
      "deepseek_v4",
      {{"expert_gating_func", GATING_SQRT_SOFTPLUS, GATING_SQRT_SOFTPLUS}},
@@ -276,7 +289,8 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
       SCALED("routed_scaling_factor"),
       NO_GROUPS,
       SHARED_COUNT,
-      {"hash_layer_count", "num_hash_layers", NULL, NULL},
-      {"swiglu_clamp_exp", "swiglu_limit", NULL, NULL}}},
+      {"hash_layer_count", "num_hash_layers", NULL, "!"},
+      {"swiglu_clamp_exp", "swiglu_limit", NULL, NULL},
+      {"swiglu_clamp_shexp", NULL, NULL, "=swiglu_clamp_exp"}}},
 };
 const size_t GGUF_ARCHITECTURE_COUNT = sizeof GGUF_ARCHITECTURES / sizeof *GGUF_ARCHITECTURES;

@@ -22,7 +22,7 @@ struct gguf_key {
     const char *key;    // NULL ends the list
     const char *row;    // the key of config.json; NULL: the value is only checked
     const char *absent; // the value as JSON if the file does not have the key; NULL: none
-    const char *only;   // the permitted numbers, "0|1"; NULL: any value
+    const char *only;   // the permitted numbers, "0|1"; "=KEY": those that KEY has; "!": any, but required; NULL: any
 };
 
 // Every row has block_count, embedding_length, expert_count, expert_used_count and the experts' width too. A condition's key and

@@ -9,12 +9,21 @@
 #include "base/printable.h"
 #include "expert/config/gguf_architectures.h"
 
-enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768 };
+enum { NAME_MAX_BYTES = 64, KEY_MAX_BYTES = 256, LIST_MAX = 4096, NAMES_TEXT_MAX = 768, VALUE_TEXT_MAX = 96 };
+
+static const double INTEGER_MAX = 0x1p53; // of those that a double has exactly
 
 static const char ARCHITECTURE_KEY[] = "general.architecture";
 
 // Keys that have a part in the computation of experts, besides those that begin with "expert".
 static const char *const GGUF_EXPERT_KEYS[] = {"moe_", "swiglu_", "router_", "interleave_moe", "hash_layer_count", NULL};
+
+// Parts of the names of keys about experts; a key that has one is no other key, even if another part of it is damaged.
+static const char *const GGUF_EXPERT_PARTS[] = {
+    "expert", "_gating_func", "_weights_norm", "_weights_scale", "_group_used_count", "_shared_count", NULL};
+
+// The file's own keys, which say nothing about the architecture.
+static const char GENERAL[] = "general.";
 
 // Keys of every architecture, which have their place outside the table.
 static const char *const GGUF_COMMON_KEYS[] = {"expert_count", "expert_used_count", "expert_feed_forward_length", NULL};
@@ -38,6 +47,22 @@ static const char *full_key(const struct maker *m, const char *key, char out[KEY
 static const struct gguf_value *value_of(const struct maker *m, const char *key) {
     char full[KEY_MAX_BYTES];
     return gguf_find(m->file, full_key(m, key, full));
+}
+
+// The value for messages: "0.5", "a list of 2 that begins with 0.5", "a text".
+static const char *value_text(const struct gguf_value *value, char out[VALUE_TEXT_MAX]) {
+    double number = 0;
+    bool has = gguf_number(value, 0, &number);
+    if (value->kind == GGUF_STRING) {
+        snprintf(out, VALUE_TEXT_MAX, "a text");
+    } else if (value->kind == GGUF_ARRAY && has) {
+        snprintf(out, VALUE_TEXT_MAX, "a list of %" PRIu64 " that begins with %g", value->count, number);
+    } else if (value->kind == GGUF_ARRAY) {
+        snprintf(out, VALUE_TEXT_MAX, "a list of %" PRIu64, value->count);
+    } else {
+        snprintf(out, VALUE_TEXT_MAX, "%g", number);
+    }
+    return out;
 }
 
 // A number that is no list. *found false: there is no such key.
@@ -92,9 +117,18 @@ static FALLIBLE unknown_architecture(const struct maker *m) {
          printable_escape(m->name, shown, sizeof shown), names_text(names));
 }
 
+// The vocabulary's size is a key of its own, or the length of the tokens' list.
+static void find_vocabulary(const struct maker *m, const char *key, double *number) {
+    const struct gguf_value *tokens = gguf_find(m->file, "tokenizer.ggml.tokens");
+    if (strcmp(key, "vocab_size") == 0 && tokens && tokens->kind == GGUF_ARRAY) {
+        *number = (double)tokens->count;
+    }
+}
+
 static FALLIBLE holds(const struct maker *m, const struct gguf_condition *condition, bool *out) {
     double number = condition->absent;
     bool found;
+    find_vocabulary(m, condition->key, &number);
     TRY(number_of(m, condition->key, &number, &found));
     *out = number == condition->value;
     return OK;
@@ -136,8 +170,9 @@ static FALLIBLE find_row(struct maker *m) {
     double number = broken->absent;
     bool found;
     TRY(number_of(m, broken->key, &number, &found));
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %g", m->path,
-         full_key(m, broken->key, full), number, broken->value);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s%g, which is not supported with this architecture%s: expected %g", m->path,
+         full_key(m, broken->key, full), found ? "" : "missing and so taken as ", number, found ? "" : " and its other keys",
+         broken->value);
 }
 
 // ---- members
@@ -154,15 +189,46 @@ static bool is_among(const char *only, double number) {
     return false;
 }
 
+// For messages: other rows of the architecture may apply if the file says which function it has.
+static const char *missing_gating(const struct maker *m) {
+    bool one_of_several = m->row->when[1].key && m->row->when[0].value == GATING_SOFTMAX;
+    return one_of_several && !value_of(m, "expert_gating_func") ? " (expert_gating_func is missing and so taken as 1)" : "";
+}
+
 static FALLIBLE check_only(const struct maker *m, const char *key, const struct gguf_value *value, const char *only) {
-    char full[KEY_MAX_BYTES];
+    char full[KEY_MAX_BYTES], text[VALUE_TEXT_MAX];
     double number = 0;
     uint64_t count = value->kind == GGUF_ARRAY ? value->count : 1;
     for (uint64_t i = 0; only && i < count; i++) {
         if (!gguf_number(value, i, &number) || !is_among(only, number)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not supported with this architecture: expected %s", m->path,
-                 full_key(m, key, full), number, only);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not supported with this architecture%s: expected %s", m->path,
+                 full_key(m, key, full), value_text(value, text), missing_gating(m), only);
         }
+    }
+    return OK;
+}
+
+// Do both have the same numbers? A number that is no list counts for every place of a list.
+static bool same_numbers(const struct gguf_value *value, const struct gguf_value *other) {
+    uint64_t counts[] = {value->kind == GGUF_ARRAY ? value->count : 1, other->kind == GGUF_ARRAY ? other->count : 1};
+    bool lists = value->kind == GGUF_ARRAY && other->kind == GGUF_ARRAY;
+    bool same = !lists || counts[0] == counts[1];
+    for (uint64_t i = 0; same && i < counts[0]; i++) {
+        for (uint64_t j = lists ? i : 0; same && j < (lists ? i + 1 : counts[1]); j++) {
+            double a = 0, b = 0;
+            same = gguf_number(value, i, &a) && gguf_number(other, j, &b) && a == b;
+        }
+    }
+    return same;
+}
+
+static FALLIBLE check_same(const struct maker *m, const char *key, const struct gguf_value *value, const char *other_key) {
+    char full[KEY_MAX_BYTES], other_full[KEY_MAX_BYTES], text[VALUE_TEXT_MAX], other_text[VALUE_TEXT_MAX];
+    const struct gguf_value *other = value_of(m, other_key);
+    if (!other || !same_numbers(value, other)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: different values are not supported with this architecture",
+             m->path, full_key(m, key, full), value_text(value, text), full_key(m, other_key, other_full),
+             other ? value_text(other, other_text) : "missing");
     }
     return OK;
 }
@@ -171,7 +237,12 @@ static FALLIBLE write_number(const struct maker *m, const char *key, const struc
     char full[KEY_MAX_BYTES];
     double number = 0;
     if (!gguf_number(value, i, &number) || !isfinite(number)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not a finite number", m->path, full_key(m, key, full));
+        bool is_text = (value->kind == GGUF_ARRAY ? value->element : value->kind) == GGUF_STRING;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s", m->path, full_key(m, key, full),
+             is_text ? "a text: expected a number" : "not a finite number");
+    }
+    if (gguf_is_integer(value) && fabs(number) > INTEGER_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.0f: expected an integer up to 2^53", m->path, full_key(m, key, full), number);
     }
     enum gguf_kind kind = value->kind == GGUF_ARRAY ? value->element : value->kind;
     if (kind == GGUF_BOOL) {
@@ -216,13 +287,19 @@ static FALLIBLE write_member(const struct maker *m, const char *row, const char 
 
 static FALLIBLE write_key(const struct maker *m, const struct gguf_key *key) {
     const struct gguf_value *value = value_of(m, key->key);
+    bool required = key->only && key->only[0] == '!';
+    if (!value && required) {
+        char full[KEY_MAX_BYTES];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing: this architecture requires it", m->path, full_key(m, key->key, full));
+    }
     if (!value) {
         if (key->row && key->absent) {
             fprintf(m->json, ",\n \"%s\": %s", key->row, key->absent);
         }
         return OK;
     }
-    TRY(check_only(m, key->key, value, key->only));
+    bool same = key->only && key->only[0] == '=';
+    TRY(same ? check_same(m, key->key, value, key->only + 1) : check_only(m, key->key, value, required ? NULL : key->only));
     return key->row ? write_member(m, key->row, key->key, value) : OK;
 }
 
@@ -246,10 +323,9 @@ static FALLIBLE write_sizes(const struct maker *m) {
     return OK;
 }
 
-// Has a file a tensor of block `block` that predicts further tokens?
-static bool predicts_further(const struct maker *m, double block) {
-    char prefix[KEY_MAX_BYTES];
-    size_t length = (size_t)snprintf(prefix, sizeof prefix, "blk.%.0f.nextn.", block);
+// Has a file a tensor whose name begins so? "blk.2."
+static bool has_tensor(const struct maker *m, const char *prefix) {
+    size_t length = strlen(prefix);
     for (size_t f = 0; f < m->count; f++) {
         for (size_t i = 0; i < m->files[f].count; i++) {
             if (strncmp(m->files[f].entries[i].name, prefix, length) == 0) {
@@ -260,13 +336,30 @@ static bool predicts_further(const struct maker *m, double block) {
     return false;
 }
 
-// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files without
-// these blocks have the key nevertheless.
+// Predicts block `block` further tokens? A file of the decoder alone has no tensor of it.
+static bool predicts_further(const struct maker *m, double block) {
+    char all[KEY_MAX_BYTES], further[KEY_MAX_BYTES];
+    snprintf(all, sizeof all, "blk.%.0f.", block);
+    snprintf(further, sizeof further, "blk.%.0f.nextn.", block);
+    return has_tensor(m, further) || !has_tensor(m, all);
+}
+
+static FALLIBLE integer_of(const struct maker *m, const char *key, double *out, bool *found) {
+    char full[KEY_MAX_BYTES];
+    TRY(number_of(m, key, out, found));
+    if (*out != floor(*out)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected an integer", m->path, full_key(m, key, full), *out);
+    }
+    return OK;
+}
+
+// The last nextn_predict_layers of the block_count blocks predict further tokens and belong to no decoder layer. Some files have
+// the key although block_count does not count these blocks.
 static FALLIBLE write_layers(const struct maker *m) {
     double blocks = 0, further = 0;
     bool found, has_further;
-    TRY(number_of(m, "block_count", &blocks, &found));
-    TRY(number_of(m, "nextn_predict_layers", &further, &has_further));
+    TRY(integer_of(m, "block_count", &blocks, &found));
+    TRY(integer_of(m, "nextn_predict_layers", &further, &has_further));
     if (found && !(blocks >= 1 && blocks <= UINT32_MAX && further >= 0 && further < blocks)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: %s.block_count is %g and %s.nextn_predict_layers is %g: expected at least one block besides those", m->path,
@@ -279,10 +372,32 @@ static FALLIBLE write_layers(const struct maker *m) {
     return OK;
 }
 
+// ---- groups of experts
+
+// The table's defaults stand for files that have neither key; half of the grouping would be completed by a guess. One group is
+// no grouping, whatever is used of it.
+static FALLIBLE check_groups(const struct maker *m) {
+    double groups = 0, used = 0;
+    bool has_groups, has_used;
+    TRY(number_of(m, "expert_group_count", &groups, &has_groups));
+    TRY(number_of(m, "expert_group_used_count", &used, &has_used));
+    if (has_groups != has_used && (has_used || groups > 1)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.expert_group_%s is %g, but %s.expert_group_%s is missing: expected both keys or neither; convert the model "
+             "again, or name another file of it",
+             m->path, m->name, has_groups ? "count" : "used_count", has_groups ? groups : used, m->name,
+             has_groups ? "used_count" : "count");
+    }
+    return OK;
+}
+
 // ---- unknown keys
 
 static bool is_about_experts(const char *key) {
-    bool is = strncmp(key, "expert", 6) == 0;
+    bool is = false;
+    for (const char *const *part = GGUF_EXPERT_PARTS; *part; part++) {
+        is = is || strstr(key, *part) != NULL;
+    }
     for (const char *const *start = GGUF_EXPERT_KEYS; *start; start++) {
         is = is || strncmp(key, *start, strlen(*start)) == 0;
     }
@@ -303,21 +418,31 @@ static bool is_known(const struct maker *m, const char *key) {
     return known;
 }
 
-// A key about experts that the table does not have may change the computation, unless it says nothing.
-static FALLIBLE check_unknown_keys(const struct maker *m) {
+// "expert_count" of "qwen3moe.expert_count"; NULL: the key has no architecture's name before it. *own: this architecture's?
+static const char *below_architecture(const struct maker *m, const char *key, bool *own) {
     size_t length = strlen(m->name);
+    const char *dot = strchr(key, '.');
+    *own = strncmp(key, m->name, length) == 0 && key[length] == '.';
+    return *own ? key + length + 1 : dot && strncmp(key, GENERAL, strlen(GENERAL)) != 0 ? dot + 1 : NULL;
+}
+
+// A key about experts that the table does not have, or that another architecture's name stands before, may change the computation,
+// unless it says nothing.
+static FALLIBLE check_unknown_keys(const struct maker *m) {
     for (size_t i = 0; i < m->file->count; i++) {
         const char *key = m->file->pairs[i].key;
-        if (strncmp(key, m->name, length) != 0 || key[length] != '.' || !is_about_experts(key + length + 1) ||
-            is_known(m, key + length + 1)) {
+        bool own;
+        const char *below = below_architecture(m, key, &own);
+        if (!below || !is_about_experts(below) || (own && is_known(m, below))) {
             continue;
         }
         double number = 0;
+        char text[VALUE_TEXT_MAX];
         const struct gguf_value *value = &m->file->pairs[i].value;
         if (value->kind == GGUF_ARRAY || !gguf_number(value, 0, &number) || number != 0) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %.128s is %g: this architecture has no such key, and ignoring it could change the outputs", m->path, key,
-                 number);
+                 "%s: %.128s is %s: this architecture (%s) has no such key, and ignoring it could change the outputs", m->path, key,
+                 value_text(value, text), m->name);
         }
     }
     return OK;
@@ -329,6 +454,7 @@ static FALLIBLE write_all(const struct maker *m) {
     fprintf(m->json, "{\"model_type\": \"%s\"", m->row->model_type);
     TRY(write_layers(m));
     TRY(write_sizes(m));
+    TRY(check_groups(m));
     for (size_t i = 0; i < GGUF_ROW_KEYS && m->row->keys[i].key; i++) {
         TRY(write_key(m, &m->row->keys[i]));
     }

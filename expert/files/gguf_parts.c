@@ -51,9 +51,14 @@ static bool is_later_part(const char *name) {
     return part_numbers(name, &number, &count) && number > 1;
 }
 
-// A file that a model begins with: not a later part, and not the projector for images that many repositories add.
+// Is it the projector for images that many repositories add, or the importance matrix of a quantisation?
+static bool is_beside_models(const char *name) {
+    return strcasestr(name, "mmproj") || strcasestr(name, "imatrix");
+}
+
+// A file that a model begins with.
 static bool begins_model(const char *name) {
-    return has_suffix(name, SUFFIX) && !is_later_part(name) && strncmp(name, "mmproj", 6) != 0;
+    return has_suffix(name, SUFFIX) && !is_later_part(name) && !is_beside_models(name);
 }
 
 struct candidates {
@@ -206,8 +211,20 @@ static FALLIBLE check_part(const struct gguf *file, unsigned index, unsigned cou
     return OK;
 }
 
+// Later parts need not repeat the architecture.
+static FALLIBLE check_architecture(const struct gguf *first, const char *file, const struct gguf *part) {
+    static const char KEY[] = "general.architecture";
+    const struct gguf_value *a = gguf_find(first, KEY), *b = gguf_find(part, KEY);
+    bool texts = a && b && a->kind == GGUF_STRING && b->kind == GGUF_STRING;
+    if (b && !(texts && a->count == b->count && memcmp(a->data, b->data, a->count) == 0)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not that of %s: the files belong to different models", part->tensors.path, KEY,
+             file);
+    }
+    return OK;
+}
+
 // Opens the next part and moves its tensors to `out`.
-static FALLIBLE open_part(const char *path, unsigned index, unsigned count, struct gguf_parts *out) {
+static FALLIBLE open_part(const struct gguf *first, const char *path, unsigned index, unsigned count, struct gguf_parts *out) {
     struct gguf part;
     struct stat status;
     if (stat(path, &status) != 0) {
@@ -215,6 +232,7 @@ static FALLIBLE open_part(const char *path, unsigned index, unsigned count, stru
     }
     TRY(gguf_open(path, &part));
     err_t e = check_part(&part, index, count);
+    e = err_is(e) ? e : check_architecture(first, out->files[0].path, &part);
     if (!err_is(e)) {
         out->files[out->count++] = part.tensors;
         part.tensors = (struct safetensors){0};
@@ -236,9 +254,15 @@ static FALLIBLE check_total(const char *file, unsigned expected, const struct gg
     return OK;
 }
 
-static FALLIBLE open_others(const char *file, unsigned count, unsigned tensors, struct gguf_parts *out) {
+static FALLIBLE open_others(const struct gguf *first, const char *file, unsigned count, unsigned tensors, struct gguf_parts *out) {
     unsigned number = 1, of = 1;
     char path[PATH_MAX];
+    if (count == 1 && part_numbers(file, &number, &of) && of > 1) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: by its name it is part %u of %u, but it has no split.count, or one of at most 1: the file was renamed, or is not "
+             "one of llama.cpp's parts (join those of other tools)",
+             file, number, of);
+    }
     if (count > 1 && (!part_numbers(file, &number, &of) || of != count)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: split.count is %u, but the name does not end in -00001-of-%05u%s: give the parts their names", file, count, count,
@@ -246,7 +270,7 @@ static FALLIBLE open_others(const char *file, unsigned count, unsigned tensors, 
     }
     for (unsigned i = 1; i < count; i++) {
         TRY(part_name(file, i + 1, count, path));
-        TRY(open_part(path, i, count, out));
+        TRY(open_part(first, path, i, count, out));
     }
     return check_total(file, count > 1 ? tensors : 0, out);
 }
@@ -270,7 +294,7 @@ static FALLIBLE open_all(const char *file, struct gguf *first, struct gguf_parts
     }
     out->files[out->count++] = first->tensors;
     first->tensors = (struct safetensors){0};
-    TRY(open_others(file, count, tensors, out));
+    TRY(open_others(first, file, count, tensors, out));
     return gguf_config_make(first, out->files, out->count, &out->config);
 }
 

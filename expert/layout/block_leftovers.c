@@ -104,3 +104,35 @@ FALLIBLE block_leftovers_check(const struct tensor_finder *finder, const char *m
     }
     return OK;
 }
+
+// "ffn_norm" of "ffn_norm.weight"; a number behind the component belongs to an expert.
+static bool is_beside(const char *rest, const char *const *beside) {
+    size_t length = strcspn(rest, ".");
+    bool numbered = rest[length] == '.' && rest[length + 1] >= '0' && rest[length + 1] <= '9';
+    for (const char *const *name = beside; *name && !numbered; name++) {
+        if (strlen(*name) == length && strncmp(rest, *name, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool begins_like_block(const char *rest) {
+    return strncmp(rest, "ffn_", 4) == 0 || strncmp(rest, "exp_", 4) == 0;
+}
+
+FALLIBLE block_leftovers_check_flat(const struct tensor_finder *finder, const char *layer, const char *const *beside,
+                                    const struct expert_numbers *experts) {
+    size_t length = strlen(layer), count = checkpoint_count(finder->checkpoint);
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, layer); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        if (strncmp(entry->name, layer, length) != 0) {
+            break;
+        }
+        const char *rest = entry->name + length;
+        if (!finder->taken[i] && begins_like_block(rest) && !is_beside(rest, beside)) {
+            TRY(check_left(finder, entry, experts));
+        }
+    }
+    return OK;
+}

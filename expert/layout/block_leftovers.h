@@ -18,4 +18,9 @@ struct expert_numbers {
 // first, and says what it is if that is known.
 FALLIBLE block_leftovers_check(const struct tensor_finder *finder, const char *module, const struct expert_numbers *experts);
 
+// The same for layers whose parts are in no module: no tensor of the layer ("blk.3.") that begins like one of the block may be
+// left, unless its first component is one of `beside`.
+FALLIBLE block_leftovers_check_flat(const struct tensor_finder *finder, const char *layer, const char *const *beside,
+                                    const struct expert_numbers *experts);
+
 #endif

@@ -157,6 +157,19 @@ static FALLIBLE each_module(const struct tensor_finder *finder, const struct blo
     return OK;
 }
 
+// Ignoring a tensor could change the outputs.
+static FALLIBLE check_leftovers(const struct tensor_finder *finder, const struct block_search *search,
+                                const struct layer_tensors *out) {
+    TRY(each_module(finder, search, out, block_leftovers_check));
+    if (!search->names->flat) {
+        return OK;
+    }
+    const struct expert_numbers experts = {.module = out->prefix, .num_experts = out->params.num_experts};
+    char layer[TENSOR_NAME_MAX];
+    TRY(tensor_name(layer, "%s.", search->layer));
+    return block_leftovers_check_flat(finder, layer, search->names->beside, &experts);
+}
+
 static FALLIBLE place_layer(const struct layer_survey *survey, const struct tensor_finder *finder, uint32_t number,
                             struct block_search *search, struct layer_tensors *out) {
     const struct experts_place *place = &survey->experts[number];
@@ -189,7 +202,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
     if (out->params.has_output_norm) {
         TRY(take_vector(finder, &search, BLOCK_OUTPUT_NORM, out->params.hidden_size, &out->output_norm));
     }
-    TRY(each_module(finder, &search, out, block_leftovers_check)); // ignoring a tensor could change the outputs
+    TRY(check_leftovers(finder, &search, out));
     out->stored_bytes = finder->bytes;
     return OK;
 }

@@ -85,6 +85,10 @@ ARCHITECTURES = {
     "deepseek_v3_before_groups": Spec("deepseek2", V3_KEYS, groups=8, top_groups=4, experts=256, model_type="deepseek_v3", **V3,
                                       **AFTER_DENSE),
     "kimi_k2": Spec("deepseek2", V3_KEYS, model_type="deepseek_v3", **V3, **AFTER_DENSE),
+    "glm_4_7_flash_before_gating_func": Spec("deepseek2", {"expert_shared_count": 1, "expert_weights_norm": True,
+                                                           "expert_weights_scale": 2.5, "leading_dense_block_count": 46,
+                                                           "vocab_size": 154880}, model_type="deepseek_v3", layer=46, blocks=47,
+                                             **V3),
     "mistral_large_3": Spec("deepseek2", SOFTMAX | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.0},
                             norm=True, shared=256, model_type="mistral4"),
     "deepseek32": Spec("deepseek32", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
@@ -212,6 +216,15 @@ def test_nvfp4_reads_the_scales_that_ggml_reads_as_zero(tmp_path, start_daemon):
     served(start_daemon("--compute-dtype", "f32", model=model.path), model)
 
 
+def test_outer_dimensions_of_1_are_padding(tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, Type.Q8_0)
+    for name in ("blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_exps.weight"):
+        raw, kind = model.tensors[name]
+        model.tensors[name] = (raw[None], kind)
+    model.write(0)
+    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
+
+
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q5_K, Type.BF16], ids=lambda kind: kind.name)
 def test_fused_gate_and_up(kind, tmp_path, start_daemon):
     model = Model(tmp_path, dataclasses.replace(QWEN, fused=True), kind)
@@ -233,6 +246,9 @@ def test_gemma4_routes_by_rows_of_its_own(tmp_path, start_daemon):
     spec = Spec("gemma4", {"attention.layer_norm_rms_epsilon": 1e-6}, norm=True, activation="gelu", own_router_input=True, fused=True,
                 model_type="gemma4")
     model = Model(tmp_path, spec, Type.Q8_0)
+    for part in ("gate", "up", "down"):  # the perceptron beside the experts
+        model.add(f"ffn_{part}.weight", (HIDDEN, HIDDEN))
+    model.write(0)
     x, residual = model.inputs(TOKENS), model.inputs(TOKENS, seed=8)
     layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, router_input=tensor(residual))
     assert layer.needs_router_input
@@ -264,7 +280,8 @@ class DeepseekV4(Model):
 
 def test_deepseek_v4_chooses_experts_by_token_id(tmp_path, start_daemon):
     spec = Spec("deepseek4", ONE_SHARED | {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5,
-                                           "hash_layer_count": 1, "swiglu_clamp_exp": [2.0], "nextn_predict_layers": 0},
+                                           "hash_layer_count": 1, "swiglu_clamp_exp": [2.0],
+                                           "swiglu_clamp_shexp": [2.0], "nextn_predict_layers": 0},
                 scale=1.5, shared=256, model_type="deepseek_v4")
     model = DeepseekV4(tmp_path, spec, Type.MXFP4)
     x, ids = model.inputs(TOKENS), np.random.default_rng(4).integers(0, DeepseekV4.VOCABULARY, TOKENS)
@@ -295,7 +312,7 @@ def test_phimoe_routes_as_its_authors_do(tmp_path, start_daemon):
 def test_blocks_that_predict_further_tokens_are_not_served(tmp_path, start_daemon):
     """By their tensors: some files have the key without the blocks."""
     keys = V3_KEYS | {"nextn_predict_layers": 1}
-    for name, blocks, extra in (("with", 3, ["blk.2.nextn.eh_proj.weight", "blk.2.ffn_down_exps.weight"]), ("without", 2, [])):
+    for name, blocks, extra in (("with", 3, ["blk.2.nextn.eh_proj.weight", "blk.2.ffn_down_exps.weight"]), ("without", 2, []), ("decoder alone", 3, [])):
         spec = Spec("glm4moe", keys, layer=1, blocks=blocks, model_type="glm4_moe", **V3)
         model = Model(tmp_path / name, spec, Type.F16)
         for tensor_name in extra:
@@ -315,7 +332,8 @@ def test_a_file_of_the_hub_cache_by_its_quantisation(tmp_path, start_daemon):
     (repository / "refs" / "main").write_text(COMMIT)
     models = {kind: Model(snapshot, QWEN, getattr(Type, kind), name=f"Tiny-{kind}") for kind in ("Q4_K", "Q6_K")}
     models["Q8_0"] = Model(snapshot / "Q8_0", QWEN, Type.Q8_0, name="Tiny-Q8_0", parts=2)
-    (snapshot / "mmproj-F16.gguf").write_bytes(models["Q4_K"].path.read_bytes())
+    for beside in ("mmproj-F16", "Tiny-mmproj-Q4_K", "imatrix_Q6_K"):
+        (snapshot / f"{beside}.gguf").write_bytes(models["Q4_K"].path.read_bytes())
     for kind, model in models.items():
         daemon = start_daemon("--compute-dtype", "f32", model=f"Acme/Tiny-GGUF:{kind.lower()}",
                               env={"HF_HUB_CACHE": str(tmp_path / "hub")})

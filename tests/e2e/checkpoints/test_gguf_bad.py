@@ -13,6 +13,9 @@ QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
 V3 = Spec("deepseek2", {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_shared_count": 1,
                         "leading_dense_block_count": 1}, select_bias=True, shared=256, layer=1, blocks=2)
 
+V4 = Spec("deepseek4", {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5, "expert_shared_count": 1,
+                        "hash_layer_count": 0, "swiglu_clamp_exp": [0.5]}, select_bias=True, shared=256)
+
 
 def refused(path, *words, options=()):
     done = run_program("expertd", "--model", str(path), "--listen", "127.0.0.1:0", "--http", "off", *options)
@@ -48,8 +51,25 @@ METADATA = {
     "only further blocks": (QWEN, {"nextn_predict_layers": 1}, "qwen3moe.block_count is 1 and qwen3moe.nextn_predict_layers is 1"),
     "an infinite scale": (V3, {"expert_weights_scale": float("inf")}, "deepseek2.expert_weights_scale is not a finite number"),
     "a negative scale": (V3, {"expert_weights_scale": -1.0}, "deepseek2.expert_weights_scale is -1: expected a positive number"),
+    "groups without those used": (V3, {"expert_group_count": 4}, "deepseek2.expert_group_count is 4, but "
+                                  "deepseek2.expert_group_used_count is missing: expected both keys or neither"),
+    "used groups without a count": (V3, {"expert_group_used_count": 1}, "deepseek2.expert_group_used_count is 1, but "
+                                    "deepseek2.expert_group_count is missing"),
+    "a damaged key": (V3, {"expert_weights_norm": None, "expmrt_weights_norm": True}, "deepseek2.expmrt_weights_norm is 1: this "
+                      "architecture (deepseek2) has no such key"),
+    "a fraction of blocks": (QWEN, {"block_count": 1.6}, "qwen3moe.block_count is 1.6: expected an integer"),
+    "half a further block": (V3, {"nextn_predict_layers": 0.5}, "deepseek2.nextn_predict_layers is 0.5: expected an integer"),
+    "no gating function": (V3, {"expert_gating_func": None}, "deepseek2.expert_weights_scale is 2.5",
+                           "expert_gating_func is missing and so taken as 1"),
+    "a scale as a text": (V3, {"expert_weights_scale": "2.5"}, "deepseek2.expert_weights_scale is a text: expected a number"),
+    "no count of hash layers": (V4, {"hash_layer_count": None}, "deepseek4.hash_layer_count is missing"),
     "groups that do not divide": (V3, {"expert_group_count": 3, "expert_group_used_count": 1}, "group"),
     "a list of norms": (V3, {"expert_weights_norm": [True, False]}, "deepseek2.expert_weights_norm", "expected true or false"),
+    "shared experts without a clamp": (V4, {"swiglu_clamp_shexp": 0.0}, "deepseek4.swiglu_clamp_shexp is 0, but "
+                                       "deepseek4.swiglu_clamp_exp is a list of 1 that begins with 0.5"),
+    "shared experts with another clamp": (V4, {"swiglu_clamp_shexp": [0.75]}, "deepseek4.swiglu_clamp_shexp is a list of 1 that"),
+    "a list of another architecture": (V3, {"swiglu_clamp_exp": [7.0, 7.0]}, "deepseek2.swiglu_clamp_exp is a list of 2 that begins "
+                                       "with 7: this architecture (deepseek2) has no such key"),
     "a dense layer with experts": (V3, {"leading_dense_block_count": 2}, "the file's metadata says that layer 1 is dense"),
     "a layer without experts": (V3, {"leading_dense_block_count": 0}, "the file's metadata says that layer 0 holds experts",
                                 "blk.0.ffn_down_exps"),
@@ -60,6 +80,11 @@ METADATA = {
 def test_metadata(name, tmp_path):
     spec, change, *words = METADATA[name]
     refused(changed(tmp_path, change, spec), "model.gguf: ", *words)
+
+
+@pytest.mark.parametrize("key", ["deep3eek2.expert_weights_scale", "qwen3moe.moe_latent_size", "clip.swiglu_clamp_exp"])
+def test_a_key_of_another_architecture_is_refused(key, tmp_path):
+    refused(Model(tmp_path, V3, Type.Q8_0, change={key: 2.5}).path, f"model.gguf: {key} is 2.5: this architecture (deepseek2) has no")
 
 
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
@@ -104,6 +129,21 @@ def test_tensors(tmp_path):
     refused(path, "tensor blk.0.ffn_gate_inp.weight is Q4_0: expected F32, F16 or BF16")
 
 
+@pytest.mark.parametrize("extra", [
+    "exp_probs_b", "ffn_exp_probs_b.bias", "ffn_gate_chexps.weight", "ffn_norm_exps.weight", "ffn_gate_inp_s.weight",
+    "ffn_down.0.weight", "ffn_router.bias", "ffn_gate_inp_bias", "ffn_exps.bias", "ffn_gate.weight"])
+def test_tensors_of_other_blocks_are_refused(extra, tmp_path):
+    path = with_tensors(tmp_path, lambda tensors: tensors.update({f"blk.0.{extra}": tensors["blk.0.ffn_norm.weight"]}))
+    refused(path, f"blk.0.{extra}")
+
+
+@pytest.mark.parametrize("extra", ["ffn_gate.8.weight", "ffn_gate.0.bias"])
+def test_more_tensors_of_experts_of_their_own_are_refused(extra, tmp_path):
+    spec = Spec("llama", separate=True, width_key="feed_forward_length", norm=True, model_type="mixtral")
+    path = with_tensors(tmp_path, lambda tensors: tensors.update({f"blk.0.{extra}": tensors["blk.0.ffn_norm.weight"]}), spec)
+    refused(path, f"blk.0.{extra}")
+
+
 @pytest.mark.parametrize("kind", [Type.IQ2_XXS, Type.IQ3_S, Type.IQ1_M, Type.TQ1_0, Type.Q8_K], ids=lambda kind: kind.name)
 def test_types_that_are_not_served_are_named(kind, tmp_path):
     import gguf
@@ -136,6 +176,34 @@ def test_parts(tmp_path):
     down = holder[b"ffn_down_exps"]
     down.write_bytes(down.read_bytes().replace(b"ffn_down_exps", b"ffn_gate_exps"))
     refused(first, "ffn_gate_exps.weight is in two parts of the model")
+
+
+def test_a_part_of_another_architecture(tmp_path):
+    first = Model(tmp_path, QWEN, Type.Q8_0, parts=2).path
+    second = sorted(tmp_path.glob("*.gguf"))[1]
+    data = second.read_bytes()
+    count, keys = struct.unpack_from("<QQ", data, 8)
+    name, value = b"general.architecture", b"qwen2moe"
+    pair = struct.pack("<Q", len(name)) + name + struct.pack("<IQ", 8, len(value)) + value
+    padding = b"general.tags", 32 - (len(pair) + 8 + 12 + 4 + 8) % 32
+    pair += struct.pack("<Q", 12) + padding[0] + struct.pack("<IQ", 8, padding[1]) + b"x" * padding[1]
+    second.write_bytes(data[:16] + struct.pack("<Q", keys + 2) + pair + data[24:])
+    refused(first, f"{second}: general.architecture is not that of {first}")
+
+
+def test_a_tensor_in_two_parts(tmp_path):
+    model = Model(tmp_path, QWEN, Type.Q8_0)
+    model.path.unlink()
+    model.tensors["blk.0.ffn_gate_twin.weight"] = model.tensors["blk.0.ffn_gate_exps.weight"]
+    model.write(2)
+    second = sorted(tmp_path.glob("*.gguf"))[1]
+    second.write_bytes(second.read_bytes().replace(b"ffn_gate_twin", b"ffn_gate_exps"))
+    refused(model.path, f"tensor blk.0.ffn_gate_exps.weight is in two parts of the model, {model.path} and {second}")
+
+
+def test_a_part_by_its_name_alone(tmp_path):
+    path = Model(tmp_path, QWEN, Type.Q8_0, name="model-00001-of-00003").path
+    refused(path, "by its name it is part 1 of 3, but it has no split.count")
 
 
 def test_a_folder_of_several_models_names_them(tmp_path):

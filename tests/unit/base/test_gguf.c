@@ -109,7 +109,7 @@ static void reads_tensors_with_the_outermost_dimension_first(void **state) {
     (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         struct image *image = begin(version, 2, 0);
-        put_tensor(image, "b", (uint64_t[4]){32, 3, 2}, GGML_Q8_0, 0);
+        put_tensor(image, "b", (uint64_t[4]){32, 3, 2, version == 3}, GGML_Q8_0, 0); // with a padding dimension of 1
         put_tensor(image, "a", (uint64_t[4]){5}, 0, 224);
         put_data(image, 224 + 20);
         struct gguf file = accept(image);
@@ -306,7 +306,9 @@ static void refuse_tensor(const char *name, const uint64_t dims[4], uint32_t typ
 
 static void refuses_damaged_tensors(void **state) {
     (void)state;
-    refuse_tensor("t", (uint64_t[4]){4}, 36, 0, "tensor t: its type is 36, which is unknown");
+    refuse_tensor("t", (uint64_t[4]){4}, 36, 0,
+                  "tensor t: its type is 36, IQ4_NL_4_4, which llama.cpp has withdrawn: use the model's IQ4_NL file");
+    refuse_tensor("t", (uint64_t[4]){4}, 31, 0, "tensor t: its type is 31, Q4_0_4_4, which llama.cpp has withdrawn");
     refuse_tensor("t", (uint64_t[4]){4}, UINT32_MAX, 0, "tensor t: its type is 4294967295");
     refuse_tensor("t", (uint64_t[4]){33}, GGML_Q4_0, 0, "tensor t: its rows have 33 elements, which do not fill blocks of Q4_0");
     refuse_tensor("t", (uint64_t[4]){1ull << 40, 1ull << 40}, 0, 0, "tensor t: the product of shape");

@@ -169,11 +169,15 @@ static void what_is_not_computed_is_refused(void **state) {
     refuse(image, "FILE: qwen3moe.expert_weights_scale is 2, which is not supported with this architecture: expected 0|1");
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.moe_something_new", 1);
-    refuse(image, "FILE: qwen3moe.moe_something_new is 1: this architecture has no such key");
+    refuse(image, "FILE: qwen3moe.moe_something_new is 1: this architecture (qwen3moe) has no such key");
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.moe_something_new", 0); // says nothing
     add(image, "qwen3moe.attention.head_count", 4);
     config_destroy(accept(image));
+    image = begin_model("deepseek2");
+    add_key(image, "deepseek2.expert_shared_count", GGUF_U64);
+    put(image, 1ull << 63, 8);
+    refuse(image, "deepseek2.expert_shared_count is 9223372036854775808: expected an integer up to 2^53");
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.nextn_predict_layers", 4);
     refuse(image, "qwen3moe.block_count is 4 and qwen3moe.nextn_predict_layers is 4");
@@ -198,15 +202,15 @@ static void lists_go_by_layer(void **state) {
     config_destroy(config);
 }
 
-// Each row of the table, with its sizes and conditions alone.
+// Each row of the table, with its sizes, conditions and required keys alone.
 static void every_row_makes_a_configuration(void **state) {
     (void)state;
     for (size_t i = 0; i < GGUF_ARCHITECTURE_COUNT; i++) {
         const struct gguf_architecture *row = &GGUF_ARCHITECTURES[i];
         struct image *image = begin(row->name);
-        static const char *const SIZES[] = {"block_count", "embedding_length", "expert_used_count", "expert_feed_forward_length"};
+        static const char *const SIZES[] = {"embedding_length", "expert_used_count", "expert_feed_forward_length"};
         char key[128], text[32];
-        bool has_count = false;
+        bool has_count = false, has_blocks = false;
         for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
             snprintf(key, sizeof key, "%s.%s", row->name, SIZES[s]);
             add(image, key, 2);
@@ -215,6 +219,17 @@ static void every_row_makes_a_configuration(void **state) {
             snprintf(key, sizeof key, "%s.%s", row->name, row->when[c].key);
             add(image, key, (uint32_t)row->when[c].value);
             has_count = has_count || strcmp(row->when[c].key, "expert_count") == 0;
+            has_blocks = has_blocks || strcmp(row->when[c].key, "block_count") == 0;
+        }
+        snprintf(key, sizeof key, "%s.block_count", row->name);
+        if (!has_blocks) {
+            add(image, key, 2);
+        }
+        for (size_t k = 0; k < GGUF_ROW_KEYS && row->keys[k].key; k++) {
+            if (row->keys[k].only && row->keys[k].only[0] == '!') {
+                snprintf(key, sizeof key, "%s.%s", row->name, row->keys[k].key);
+                add(image, key, 1);
+            }
         }
         snprintf(key, sizeof key, "%s.expert_count", row->name);
         if (!has_count) {
