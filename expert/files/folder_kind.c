@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "expert/files/gguf_parts.h"
-
 struct row {
     enum folder_kind kind;
     const char *subfolder; // NULL: the folder itself
@@ -283,11 +281,10 @@ static void each_subfolder(const char *path, void (*visit)(const char *path, str
     free(entries);
 }
 
-// Does the folder hold GGUF files with which a model begins? Of several models, opening it reports the names.
+// Does the folder hold GGUF files? Opening it tells which of them begin a model.
 static bool holds_gguf(const char *path) {
-    char file[PATH_MAX];
-    bool found;
-    return err_is(gguf_parts_find(path, file, &found)) || found;
+    char list[FOLDER_LIST_MAX];
+    return folder_list(path, "*.gguf", NULL, list) > 0;
 }
 
 static void look_into(const char *path, struct below *below) {

@@ -297,8 +297,8 @@ static void an_unreadable_file_names_the_user(void **state) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool right = read_as_nobody().code == EXPERTD_ERR_CHECKPOINT &&
-                     strstr(expertd_err_message(), "secret: Permission denied: let uid ");
+        bool right =
+            read_as_nobody().code == EXPERTD_ERR_CHECKPOINT && strstr(expertd_err_message(), "secret: Permission denied: let uid ");
         _exit(right ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
