@@ -244,6 +244,11 @@ size_t ggml_row_bytes(const struct ggml_format *format, size_t k) {
     return k / type->elements * type->bytes;
 }
 
+// NULL for parts that the format does not have.
+static uint8_t *behind(uint8_t *part, size_t bytes) {
+    return part ? part + bytes : NULL;
+}
+
 void ggml_blocks_decode(const struct ggml_format *format, const void *blocks, size_t n, size_t k, const struct ggml_parts *out) {
     const struct ggml_type *type = ggml_type_of(format->id);
     const size_t elements = type->elements, code_bytes = elements * ggml_code_bits(format) / 8;
@@ -256,8 +261,8 @@ void ggml_blocks_decode(const struct ggml_format *format, const void *blocks, si
         block += type->bytes;
         to.codes += code_bytes;
         to.scales += scale_bytes;
-        to.minima += to.minima ? scale_bytes : 0;
-        to.super_scales += to.super_scales ? sizeof(uint16_t) : 0;
-        to.super_minima += to.super_minima ? sizeof(uint16_t) : 0;
+        to.minima = behind(to.minima, scale_bytes);
+        to.super_scales = behind(to.super_scales, sizeof(uint16_t));
+        to.super_minima = behind(to.super_minima, sizeof(uint16_t));
     }
 }
