@@ -54,7 +54,8 @@ static struct image *begin(const char *architecture) {
     image = (struct image){.size = 0};
     put(&image, 0x46554747, 4); // "GGUF"
     put(&image, 3, 4);
-    put(&image, 0, 16);
+    put(&image, 0, 8);
+    put(&image, 0, 8);
     add_key(&image, "general.architecture", GGUF_STRING);
     put_text(&image, architecture);
     return &image;

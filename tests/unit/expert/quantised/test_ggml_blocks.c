@@ -218,7 +218,7 @@ static void infinite_scales_are_counted(void **state) {
 static void rows_of_a_matrix_can_be_taken_out(void **state) {
     (void)state;
     enum { N = 6, K = 64 };
-    static uint8_t blocks[N * K];
+    static uint8_t blocks[N * K / 32 * 34];
     static float all[N][K], part[2][K];
     const struct ggml_format *format = ggml_format_of(ggml_type_of(GGML_Q8_0));
     fill(blocks, sizeof blocks);
