@@ -1,7 +1,9 @@
-"""Fixtures and markers. EXPERTD_TEST_BUILD names the build folder under test (build, build-asan, build-tsan)."""
+"""Fixtures and markers. EXPERTD_TEST_BUILD names the build folder under test (build, build-asan, build-tsan). With EXPERTD_TEST_FULL
+the markers `release` and `share` have no effect."""
 
 import collections
 import functools
+import os
 import signal
 
 import numpy as np
@@ -36,7 +38,7 @@ def runs_in_sanitizer_builds(item, seen):
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
-    if paths.SANITIZER:
+    if paths.SANITIZER and not os.environ.get("EXPERTD_TEST_FULL"):
         seen, taken = collections.Counter(), []
         for item in items:
             taken += [item] if runs_in_sanitizer_builds(item, seen) else []

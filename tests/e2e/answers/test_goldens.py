@@ -34,6 +34,7 @@ def routes(golden, layer, ids="I32", weights="F32"):
     return pb.Routes(ids=tensor(golden.get(layer, "topk_ids"), ids), weights=tensor(golden.get(layer, "topk_weights"), weights))
 
 
+@pytest.mark.share(2)
 def test_own_router_gives_the_block_of_the_model(served_case):
     golden, dtype, client = served_case
     for layer in golden.layers:
@@ -91,6 +92,7 @@ def test_a_stream_answers_with_the_bytes_of_forward(served_case):
         assert answers[request.id].output.data == client.forward(request).output.data
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("weights", ["BF16", "F16"])
 def test_narrow_routing_weights_are_widened_exactly(served_case, weights):
     golden, _, client = served_case

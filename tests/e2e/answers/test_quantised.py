@@ -17,6 +17,7 @@ TOKENS = 40
 BOUNDS = {"f32": 1e-5, "bf16": 1.5e-2, "bf16 widened": 2e-2}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_answers_are_those_of_the_dequantised_weights(name, tmp_path, start_daemon):
     checkpoint = QuantisedCheckpoint(tmp_path / name, VARIANTS[name])

@@ -106,6 +106,7 @@ def inputs():
     return bf16_values(bf16_bits(random.standard_normal((TOKENS, HIDDEN)).astype(np.float32)))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind, name", [("fp8", "fp8_block128"), ("int8", "int8_group128"), ("int4", "int4_group32"), ("mxfp4", "mxfp4")])
 def test_answers_are_those_of_the_quantised_weights(kind, name, dtype, tmp_path, start_daemon):

@@ -143,6 +143,7 @@ METHODS = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_quant_method_does_not_gate_what_the_tensors_say(name, tmp_path, start_daemon):
     check(QuantisedCheckpoint(tmp_path / name, METHODS[name]), METHODS[name].name, start_daemon)
@@ -210,6 +211,7 @@ FUSED = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", FUSED)
 def test_all_experts_in_one_tensor(name, tmp_path, start_daemon):
     checkpoint = FusedCheckpoint(tmp_path / name, FUSED[name])
@@ -234,6 +236,7 @@ SQUARE = {  # the width of the experts decides which matrix is square
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("names", (fused_harness.DOTTED, bare), ids=("dotted", "bare"))
 @pytest.mark.parametrize("transposed", (False, True), ids=("rows", "transposed"))
 @pytest.mark.parametrize("name", SQUARE)

@@ -31,6 +31,7 @@ def rows_of(text):
     return {line.split()[0]: line for line in text.splitlines() if line.strip()}
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("arguments", ((), ("--widen",), ("--shards", 2)))
 @pytest.mark.parametrize("case", CASES + ("synthetic:tiny", "synthetic:tiny,format=mxfp4"))
 def test_the_figures_are_those_of_a_start(case, arguments, start_daemon):

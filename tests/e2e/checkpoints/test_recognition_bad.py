@@ -50,6 +50,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("said", (True, False))
 def test_other_quantisers_are_named(name, said, tmp_path):

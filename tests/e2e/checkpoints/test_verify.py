@@ -55,6 +55,7 @@ def tensor_of(folder, *parts):
     raise AssertionError(f"no tensor with {parts}")
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", SERVED_CASES)
 def test_sound_checkpoints_are_sound_and_have_the_ids_of_describe(case, start_daemon):
     text = verify(GOLDENS / case)

@@ -29,6 +29,7 @@ QUANTISED = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", SERVED_CASES)
 def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
     golden = case(name)

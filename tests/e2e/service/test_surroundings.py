@@ -89,6 +89,7 @@ def serve_and_stop(prefix):
         daemon.stop()
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [name for name in SERVED if not SANITIZER or name != "no environment"])  # it has the suppressions
 def test_a_daemon_serves_in_any_surroundings(name):
     serve_and_stop(SERVED[name])
@@ -130,6 +131,7 @@ def test_a_daemon_without_memory_for_its_start_names_the_limit(limit, named, tmp
     assert done.returncode == 69 and f"({named}): raise it (ulimit {limit[:2]}" in done.stderr, done
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", [n for n in SERVED if n not in ("no environment", "no home")])
 def test_a_tool_never_ends_by_a_signal(program, name):
