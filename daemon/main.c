@@ -17,7 +17,6 @@
 #include "daemon/process/app.h"
 #include "daemon/status/own_process.h"
 #include "expert/synthetic/synthetic.h"
-#include "expertd/kernels/kernel_select.h"
 
 enum {
     ADMIN_CONNECTIONS = 32,
@@ -293,7 +292,7 @@ _Static_assert((int)OPTIONS_RPC_THREADS_MAX == (int)RPC_THREADS_MAX, "the greate
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
     struct event_loop_handler events = app_handler(app);
-    TRY(expertd_kernel_select(o->kernels));
+    TRY(loading_select_kernels(o));
     TRY(event_loop_create(&events, &app->loop));
     struct serve_options serve = serve_options_of(app);
     TRY(serve_create(&serve, &app->serve));

@@ -215,6 +215,27 @@ static FALLIBLE check_tuning(const struct options *options) {
     return OK;
 }
 
+// Kernels and devices whose bits are not those of --numerics portable.
+static FALLIBLE check_numerics(const struct options *options) {
+    static const char *const OTHERS[] = {"amx", "scalar_amx", "scalar_sm90"};
+    if (strcmp(options->numerics, "portable") != 0) {
+        return OK;
+    }
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        if (strcmp(options->kernels, OTHERS[i]) == 0) {
+            FAIL(conflict_code(options, OPTION_NUMERICS, OPTION_KERNELS),
+                 "numerics is portable (%s), but kernels is %s (%s), which gives other bits: remove one of them",
+                 options->origins[OPTION_NUMERICS], options->kernels, options->origins[OPTION_KERNELS]);
+        }
+    }
+    if (strcmp(options->device, "auto") != 0 && strcmp(options->device, "cpu") != 0) {
+        FAIL(conflict_code(options, OPTION_NUMERICS, OPTION_DEVICE),
+             "numerics is portable (%s), but device is %s (%s), which gives other bits: remove one of them",
+             options->origins[OPTION_NUMERICS], options->device, options->origins[OPTION_DEVICE]);
+    }
+    return OK;
+}
+
 static FALLIBLE check_quantize(const struct options *options) {
     if (options->widen && strcmp(options->quantize, "none") != 0) {
         FAIL(conflict_code(options, OPTION_WIDEN, OPTION_QUANTIZE),
@@ -256,6 +277,7 @@ static FALLIBLE check_all(struct options *options) {
     if ((options->digests || options->compare_digests) && !options->verify) {
         FAIL(EXPERTD_ERR_USAGE, "--%s belongs to --verify", options->digests ? "digests" : "compare-digests");
     }
+    TRY(check_numerics(options));
     TRY(check_quantize(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(EXPERTD_ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");

@@ -30,6 +30,7 @@ struct options {
     uint32_t replicas;             // 0; copies of experts beyond the first, per layer
     uint64_t move_bytes_max;       // 1 GiB; extra memory that a move of experts may use
     uint32_t exchange_timeout_ms;  // 10000; limit for one batch on devices
+    char *numerics;                // fastest or portable
     char *kernels;                 // auto, or the name of a backend of kernels/
     char *tuning;                  // heuristic, cached or tune
     char *tuning_cache;            // file of tuned schedules, for cached and tune

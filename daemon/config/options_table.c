@@ -95,9 +95,21 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .value = "DEVICE",
          .help = "auto, cpu, cuda (every GPU), cuda:0,1 (these GPUs) or sim:N (N GPUs simulated on this CPU, slowly, for tests). "
                  "auto uses one GPU if the CUDA module and a driver are installed, the GPU has compute capability 9 (tested: an "
-                 "H100 and an H200), it supports the model, and --kernels is auto; otherwise it uses the CPU and logs the reason. "
+                 "H100 and an H200), it supports the model, --kernels is auto and --numerics is fastest; otherwise it uses the CPU "
+                 "and logs the reason. "
                  "Other GPUs, and several at once, are used only on request; they have been tested in simulation only. A suffix "
                  "/VARIANT (cuda/mma_64) selects one kind of kernel for all products of its dtype."},
+    [OPTION_NUMERICS] = {.name = "numerics",
+                         .type = OPTIONS_CHOICE,
+                         .offset = FIELD(numerics),
+                         .fallback = "fastest",
+                         .choices = "fastest|portable",
+                         .value = "CHOICE",
+                         .help =
+                             "fastest: the arithmetic in which this machine is fastest: that of its GPU or of AMX (several times "
+                             "as fast in prefill) if it has one, each with bits and a numerics_id of its own. portable: the "
+                             "bits that all CPUs can compute (numerics_id 1/bf16/cpu), which daemons on unlike machines need "
+                             "to give equal results."},
     [OPTION_KERNELS] =
         {.name = "kernels",
          .type = OPTIONS_CHOICE,
@@ -106,10 +118,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .choices = "auto|scalar|scalar_amx|scalar_sm90|avx2|avx512|avx512vnni|avx512bf16|amxint8|amx|neon|neondot|neonbf16",
          .value = "SET",
          .help = "Instruction set of the CPU kernels. auto selects the best one that this CPU supports among scalar, avx2, avx512, "
-                 "avx512vnni, avx512bf16 and amxint8, or on aarch64 (tested under an emulator only, speed unknown) neon, neondot "
-                 "and neonbf16. All of these give the same bits. Never selected by auto, because their bits and their numerics_id "
-                 "differ: amx (AMX-BF16, several times as fast in prefill), scalar_amx (the bits of amx on any CPU, slowly) and "
-                 "scalar_sm90 (the bits of a Hopper GPU, slowly)."},
+                 "avx512vnni, avx512bf16, amxint8 and amx (AMX-BF16), or on aarch64 (tested under an emulator only, speed unknown) "
+                 "neon, neondot and neonbf16. All of these but amx give the same bits; --numerics portable leaves amx out. Only by "
+                 "name: scalar_amx (the bits of amx on any CPU, slowly) and scalar_sm90 (the bits of a Hopper GPU, slowly)."},
     [OPTION_TUNING] = {.name = "tuning",
                        .type = OPTIONS_CHOICE,
                        .offset = FIELD(tuning),

@@ -6,7 +6,6 @@
 #include "daemon/examine/inspect_print.h"
 #include "daemon/log/log.h"
 #include "daemon/process/loading.h"
-#include "expertd/kernels/kernel_select.h"
 
 // Scratch for a number of shards.
 static uint64_t scratch_bytes(void *context, const struct model *model) {
@@ -38,7 +37,7 @@ static void refuse_too_large(const struct options *options, struct inspection *i
 static FALLIBLE prepare(const struct options *options, struct loaded *loaded) {
     log_init(LOG_LEVEL_ERROR, options->journal); // standard output has everything
     TRY(mapped_install_handler());
-    TRY(expertd_kernel_select(options->kernels));
+    TRY(loading_select_kernels(options));
     return loading_start_teams(options, loaded);
 }
 

@@ -14,7 +14,6 @@
 #include "expert/model/memory.h"
 #include "expert/model/model_audit.h"
 #include "expert/model/model_load.h"
-#include "expertd/kernels/kernel_select.h"
 
 enum { EXIT_UNSOUND = 65 };
 
@@ -54,7 +53,7 @@ static FALLIBLE prepare(const struct options *options, struct loaded *loaded) {
     (void)log_level_parse(options->log_level, &level); // options_parse has checked the text
     log_init(level, options->journal);
     TRY(mapped_install_handler());
-    TRY(expertd_kernel_select(options->kernels));
+    TRY(loading_select_kernels(options));
     return loading_start_teams(options, loaded);
 }
 

@@ -17,6 +17,11 @@
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
 
+FALLIBLE loading_select_kernels(const struct options *options) {
+    const bool portable = strcmp(options->kernels, "auto") == 0 && strcmp(options->numerics, "portable") == 0;
+    return expertd_kernel_select(portable ? "portable" : options->kernels);
+}
+
 void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
     struct loading_progress *progress = context;
     int64_t now_ns = clock_now_ns();
@@ -198,20 +203,6 @@ static void log_passed_over(void) {
     }
 }
 
-// auto never selects kernels that give other bits, so it logs if they would be much faster.
-static void log_faster_kernels(const struct options *options) {
-    bool usable = false, amx = false;
-    const char *name;
-    for (size_t i = 0; (name = expertd_kernel_name_at(i, &usable)); i++) {
-        amx = amx || (usable && strcmp(name, "amx") == 0);
-    }
-    if (amx && strcmp(options->kernels, "auto") == 0) {
-        log_line(LOG_LEVEL_INFO, "faster_kernels", "kernels=amx reason=%s",
-                 "\"--kernels amx is several times as fast for batches of many tokens; its results have other bits and numerics_id "
-                 "1/bf16/cpu_amx, so all replicas must use it\"");
-    }
-}
-
 // Creates one team for all shards. With several memory nodes and shards, creates a team per node in addition.
 FALLIBLE loading_start_teams(const struct options *options, struct loaded *out) {
     struct topology_cpus allowed;
@@ -248,8 +239,19 @@ static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }
 
+// The option other than --device that selects the CPU, and the reason for the log; NULL: none.
+static const char *reason_for_cpu(const struct options *options) {
+    return strcmp(options->kernels, "auto") != 0 ? "--kernels selects kernels of the CPU; --device cuda would use GPUs regardless"
+           : strcmp(options->numerics, "portable") == 0
+               ? "--numerics portable asks for the bits that all CPUs can compute, which GPUs do not give"
+               : NULL;
+}
+
 bool loading_uses_devices(const struct options *options) {
     struct expertd_devices *devices = NULL;
+    if (strcmp(options->device, "auto") == 0 && reason_for_cpu(options)) {
+        return false;
+    }
     err_t e = find_devices(options->device, &devices);
     const bool uses = err_is(e) || devices != NULL;
     expertd_devices_close(devices);
@@ -412,14 +414,12 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
     bool on_devices;
     TRY(log_device(options));
     log_passed_over();
-    log_faster_kernels(options);
-    bool auto_device = strcmp(options->device, "auto") == 0, auto_kernels = strcmp(options->kernels, "auto") == 0;
-    if (auto_device && !auto_kernels) {
-        log_line(LOG_LEVEL_INFO, "device_auto",
-                 "kind=cpu reason=\"--kernels %s selects kernels of the CPU; --device cuda would use GPUs regardless\"",
-                 options->kernels);
+    const bool auto_device = strcmp(options->device, "auto") == 0;
+    const char *reason = auto_device ? reason_for_cpu(options) : NULL;
+    if (reason) {
+        log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=\"%s\"", reason);
     }
-    err_t e = load_on(options, auto_device && !auto_kernels ? "cpu" : options->device, serve, listener, out, &on_devices);
+    err_t e = load_on(options, reason ? "cpu" : options->device, serve, listener, out, &on_devices);
     bool device_failed = e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_NOMEM || e.code == EXPERTD_ERR_SHARD_LOST;
     if (!auto_device || !on_devices || !device_failed) {
         return e;

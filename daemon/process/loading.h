@@ -45,7 +45,10 @@ struct loading_listener {
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
-// ---- the steps that examine/ takes too
+// ---- the steps that main.c and examine/ take too
+
+// Selects the CPU kernels according to --kernels and --numerics. Errors as expertd_kernel_select.
+FALLIBLE loading_select_kernels(const struct options *options);
 
 // Would a start compute on devices? Opens them and closes them again. An error of a device that is asked for by name counts as yes.
 bool loading_uses_devices(const struct options *options);

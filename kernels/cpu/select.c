@@ -1,5 +1,6 @@
-// Implements kernel_select.h: which backend this process computes with. A backend is a candidate if this CPU has its instructions;
-// "auto" times the candidates and takes one that passes its self-check; a name forces one or fails with the reason.
+// Implements kernel_select.h: which backend this process computes with. A backend is a candidate if this CPU has its instructions.
+// "auto" takes AMX if it passes its self-check; otherwise, as "portable" always does, it times the candidates of the common
+// arithmetic and takes one that passes. A name forces a backend or fails with the reason.
 #include "base/err.h"
 #include "kernels/cpu/backend/backend.h"
 
@@ -92,6 +93,8 @@ static const char *const OTHER_CPU_NAMES[] = {"neonbf16", "neondot", "neon"};
 
 static const char *const ARITHMETIC_NAMES[] = {
     [ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx", [ARITHMETIC_SM_90] = "sm_90"};
+
+#define AUTOMATIC_NAMES "auto, portable"
 
 enum {
     CANDIDATES_COUNT = sizeof CANDIDATES / sizeof *CANDIDATES,
@@ -208,11 +211,12 @@ static size_t usable_backends(enum kernel_arithmetic arithmetic, const struct ke
     return count;
 }
 
-// The widest backend whose bf16 kernel is within SPEED_MARGIN_PERCENT of the fastest one. They must be timed: VDPBF16PS issues once
-// a cycle on Zen 4 and beats two fmas on widened bf16; on Sapphire Rapids it issues once in two cycles and loses to them (108
-// against 178 GFLOP/s, one thread). The results have the same bits, so the choice affects speed only. Of two backends with the same
-// bf16 kernel the wider one has the faster int8 kernel.
-static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmetic, const struct kernel_backend *scalar) {
+// The backend of an arithmetic that is to be used; `otherwise` if none is usable and passes its self-check.
+// It is the widest backend whose bf16 kernel is within SPEED_MARGIN_PERCENT of the fastest one. They must be timed: VDPBF16PS
+// issues once a cycle on Zen 4 and beats two fmas on widened bf16; on Sapphire Rapids it issues once in two cycles and loses to
+// them (108 against 178 GFLOP/s, one thread). The results have the same bits, so the choice affects speed only. Of two backends
+// with the same bf16 kernel the wider one has the faster int8 kernel.
+static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmetic, const struct kernel_backend *otherwise) {
     const struct kernel_backend *backends[CANDIDATES_COUNT];
     int64_t medians[CANDIDATES_COUNT], best = CLOCK_NEVER;
     size_t count = usable_backends(arithmetic, backends);
@@ -234,16 +238,22 @@ static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmeti
             pass_over(backends[i], differs);
         }
     }
-    return scalar;
+    return otherwise;
 }
 
-static const struct kernel_backend *choose_auto(void) {
+static const struct kernel_backend *choose_portable(void) {
     return choose_best(ARITHMETIC_CPU, &backend_scalar);
 }
 
-// The names that this machine can use, for an error message: "auto, avx2, scalar".
+// AMX multiplies bf16 several times as fast as vectors do, so it is not timed.
+static const struct kernel_backend *choose_auto(void) {
+    const struct kernel_backend *amx = choose_best(ARITHMETIC_CPU_AMX, NULL);
+    return amx ? amx : choose_portable();
+}
+
+// The names that this machine can use, for an error message: "auto, portable, avx2, scalar".
 static const char *usable_names(char *names, size_t size) {
-    size_t used = (size_t)snprintf(names, size, "auto");
+    size_t used = (size_t)snprintf(names, size, AUTOMATIC_NAMES);
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         if (runs_here(i)) {
             used += (size_t)snprintf(names + used, size - used, ", %s", CANDIDATES[i].backend->name);
@@ -264,7 +274,7 @@ static FALLIBLE refuse_other_cpu(const char *name) {
 }
 
 static FALLIBLE choose_named(const char *name, const struct kernel_backend **out) {
-    char names[NAMES_MAX] = "auto", here[NAMES_MAX];
+    char names[NAMES_MAX] = AUTOMATIC_NAMES, here[NAMES_MAX];
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
         size_t used = strlen(names);
@@ -281,7 +291,7 @@ static FALLIBLE choose_named(const char *name, const struct kernel_backend **out
         if (wrong) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
                  "kernel backend %s: its %s differs from the scalar twin (%s) on this CPU, so its answers would not be those of "
-                 "numerics %s; choose another, or auto",
+                 "numerics %s; choose another, auto or portable",
                  name, wrong, backend_twin(backend)->name, ARITHMETIC_NAMES[backend->arithmetic]);
         }
         *out = backend;
@@ -296,6 +306,8 @@ FALLIBLE expertd_kernel_select(const char *name) {
     const struct kernel_backend *backend;
     if (strcmp(name, "auto") == 0) {
         backend = choose_auto();
+    } else if (strcmp(name, "portable") == 0) {
+        backend = choose_portable();
     } else {
         TRY(choose_named(name, &backend));
     }

@@ -71,18 +71,18 @@ def test_f32_layers_do_not_depend_on_amx(case, start_daemon):
         assert client.describe().models[0].layers[0].numerics_id == "1/f32/cpu"
 
 
-def test_auto_keeps_the_common_arithmetic(served):
-    shown = served.events("device")[0]
-    assert shown["arithmetic"] == "cpu" and shown["kernels"] not in ("amx", "scalar_amx", "auto")
-
-
-def test_auto_logs_faster_kernels_that_it_does_not_choose(served, twin):
-    assert [event["kernels"] for event in served.events("faster_kernels")] == (["amx"] if AMX <= cpu_flags() else [])
-    assert twin.events("faster_kernels") == [], "with --kernels given, nothing must be logged"
+def test_the_default_is_the_fastest_arithmetic(start_daemon, case):
+    for arguments, arithmetic in ((("--device", "cpu"), "cpu_amx" if AMX <= cpu_flags() else "cpu"), (("--device", "auto", "--numerics", "portable"), "cpu")):
+        daemon = start_daemon(*arguments, model=case("qwen2_moe").folder)
+        shown = daemon.events("device")[0]
+        assert shown["arithmetic"] == arithmetic and shown["kernels"] not in ("auto", "portable", "scalar_amx")
+        with daemon.client() as client:
+            assert {layer.numerics_id for layer in client.describe().models[0].layers} == {f"1/bf16/{arithmetic}"}
+    assert "--numerics portable" in [event["reason"] for event in daemon.events("device_auto")][0], "--device auto must say why it uses no GPU"
 
 
 def test_missing_kernels_are_refused_with_the_available_ones(case):
     if AMX <= cpu_flags():
         pytest.skip("this CPU runs all of this build's kernels")
     done = run_program("expertd", "--model", case("qwen2_moe").folder, "--kernels", "amx", "--listen", "127.0.0.1:0")
-    assert done.returncode == 69 and "amx" in done.stderr and "this machine has auto" in done.stderr
+    assert done.returncode == 69 and "amx" in done.stderr and "this machine has auto, portable" in done.stderr

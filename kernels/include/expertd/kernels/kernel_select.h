@@ -1,9 +1,9 @@
-// Selects the backend (the kernels for one instruction set) that this process computes with: the fastest on this CPU, or one by
-// name.
+// Selects the backend (the kernels for one instruction set) that this process computes with: the fastest on this CPU, the fastest
+// of those with the common bits, or one by name.
 //
-// All backends that "auto" chooses from give the same bits. "amx", "scalar_amx" and "scalar_sm90" sum bf16 products in another
-// order, which the numerics_id shows. A backend is compared with its scalar twin on boundary values when it is selected, and
-// refused where it differs.
+// "auto" is the fastest: "amx" on a CPU that has it. All backends that "portable" chooses from give the same bits; "amx",
+// "scalar_amx" and "scalar_sm90" sum bf16 products in another order, which the numerics_id shows. A backend is compared with its
+// scalar twin on boundary values when it is selected, and not used where it differs.
 #ifndef EXPERTD_KERNELS_KERNEL_SELECT_H
 #define EXPERTD_KERNELS_KERNEL_SELECT_H
 
@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-// Selects a backend for all threads: by name, or "auto" (measures and checks for about 10 ms). Call it before the first operation.
+// Selects a backend for all threads: by name, or "auto" or "portable" (they measure and check for about 10 ms). Call it before the
+// first operation.
 // EXPERTD_ERR_CONFIG: unknown name. EXPERTD_ERR_UNAVAILABLE: this CPU lacks it. Both messages list the usable backends.
 EXPERTD_FALLIBLE expertd_kernel_select(const char *name);
 
@@ -28,7 +29,7 @@ EXPERTD_FALLIBLE expertd_kernel_select_arithmetic(const char *arithmetic);
 // The selected backend's name: "avx2", "scalar", ... Selects "auto" where nothing is selected yet. Never NULL. Any thread.
 const char *expertd_kernel_selected_name(void);
 
-// The first backend that "auto" rejected because it differs from its scalar twin, which points to an emulator or a defective CPU;
+// The first backend that "auto" or "portable" rejected because it differs from its scalar twin, which points to an emulator or a defective CPU;
 // a slower backend is then in use. *differs: the operation that differed ("bf16 sum", ...). NULL, *differs too: none was rejected.
 // Any thread.
 const char *expertd_kernel_passed_over(const char **differs);

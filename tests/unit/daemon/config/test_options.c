@@ -207,6 +207,7 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_ADMIN] = "unix:/a",
     [OPTION_ALLOW_UIDS] = "0,5",
     [OPTION_DEVICE] = "cpu",
+    [OPTION_NUMERICS] = "portable",
     [OPTION_KERNELS] = "scalar",
     [OPTION_TUNING] = "cached",
     [OPTION_TUNING_CACHE] = "/var/cache/expertd/tuning",

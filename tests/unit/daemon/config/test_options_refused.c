@@ -77,6 +77,10 @@ static const struct refusal FLAGS[] = {
     {"--model m --compute-dtype fp8", "--compute-dtype: \"fp8\" is not auto, bf16 or f32"},
     {"--model m --kernels auto|scalar", "--kernels: \"auto|scalar\" is not auto, scalar, scalar_amx, scalar_sm90, avx2, avx512, "
                                         "avx512vnni, avx512bf16, amxint8, amx, neon, neondot or neonbf16"},
+    {"--model m --numerics portable --kernels amx", "numerics is portable (flag --numerics), but kernels is amx (flag --kernels), "
+                                                    "which gives other bits: remove one of them"},
+    {"--model m --numerics portable --device sim:2", "numerics is portable (flag --numerics), but device is sim:2 (flag --device), "
+                                                     "which gives other bits: remove one of them"},
     {"--model m --log-level warn", "--log-level: \"warn\" is not error, warning, info or debug"},
     {"--model m --device gpu",
      "--device: \"gpu\" is not a device: write auto, cpu, cuda (every GPU), cuda:0,1 (these GPUs), sim or sim:N (simulated GPUs)"},

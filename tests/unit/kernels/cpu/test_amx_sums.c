@@ -107,8 +107,13 @@ static void numerics_id_tells_the_arithmetic(void **state) {
     assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu_amx");
     assert_ptr_equal(kernel_selected(), amx_here() ? amx_here() : &backend_scalar_amx);
     assert_int_equal(expertd_kernel_select_arithmetic("sm_80").code, EXPERTD_ERR_UNAVAILABLE); // its arithmetic is not known
+    assert_false(err_is(expertd_kernel_select("portable")));
+    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu");
     assert_false(err_is(expertd_kernel_select("auto")));
-    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu"); // "auto" never selects cpu_amx
+    if (amx_here()) {
+        assert_ptr_equal(kernel_selected(), amx_here());
+    }
+    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), amx_here() ? "cpu_amx" : "cpu");
 }
 
 static void amx_is_tested_on_this_cpu(void **state) {

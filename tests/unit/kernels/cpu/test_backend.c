@@ -69,10 +69,15 @@ static void auto_chooses_one_that_runs_here(void **state) {
         assert_non_null(kernel_backend_at(i, &usable));
     }
     assert_true(usable);
-    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu");
     const char *differs = "?";
     assert_null(expertd_kernel_passed_over(&differs)); // also in the emulators that the tests run in
     assert_null(differs);
+}
+
+static void portable_chooses_the_common_arithmetic(void **state) {
+    (void)state;
+    assert_false(err_is(expertd_kernel_select("portable")));
+    assert_string_equal(expertd_kernel_arithmetic_name(EXPERTD_DTYPE_BF16), "cpu");
 }
 
 // The self-check must find kernels with another arithmetic. Below: each way in which one could differ.
@@ -314,6 +319,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(name_for_another_cpu_names_that_cpu),
         cmocka_unit_test(auto_chooses_one_that_runs_here),
+        cmocka_unit_test(portable_chooses_the_common_arithmetic),
         cmocka_unit_test(every_backend_of_this_cpu_passes_its_check),
         cmocka_unit_test(names_are_those_of_the_backends),
         cmocka_unit_test(unknown_name_lists_the_names),
