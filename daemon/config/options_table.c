@@ -41,7 +41,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .fallback = "false",
                       .value = "[BOOL]",
                       .help = "Dequantise quantised weights to the compute dtype while loading. They take two or more times the "
-                              "memory, and the model has another numerics_id. Otherwise the weights stay quantised in memory."},
+                              "memory, and the model has another numerics_id. Otherwise the weights stay quantised in memory, "
+                              "except on GPUs those in formats that GPUs have no kernels for."},
     [OPTION_QUANTIZE] = {.name = "quantize",
                          .type = OPTIONS_CHOICE,
                          .offset = FIELD(quantize),

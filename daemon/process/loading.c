@@ -68,6 +68,18 @@ static void show_notes(const struct checkpoint_notes *notes) {
     }
 }
 
+static void show_widened(const struct model *model) {
+    for (size_t i = 0; i < model->widened.count; i++) {
+        const struct widened_format *format = &model->widened.formats[i];
+        char layers[WIDENED_TEXT_MAX];
+        log_line(LOG_LEVEL_WARNING, "widened",
+                 "format=%s to=%s layers=%s matrices=%" PRIu64 " stored_bytes=%" PRIu64 " bytes=%" PRIu64
+                 " message=\"%s: the weights are held in %s, as with --widen; --device cpu computes the codes\"",
+                 format->name, expertd_dtype_name(model->compute_dtype), model_widened_layers(model, i, layers), format->matrices,
+                 format->stored_bytes, format->bytes, widened_reason(format), expertd_dtype_name(model->compute_dtype));
+    }
+}
+
 static void warn_odd_weights(const struct model *model) {
     warn_suspicious(
         "scales_not_finite", &model->suspicious_scales,
@@ -112,6 +124,9 @@ struct model_options loading_model_options(const struct options *options, const 
         .memory_bytes_max = options->memory_max,
         .topology = &loaded->topology,
         .team = loaded->team,
+        .for_devices = loaded->devices != NULL,
+        .arithmetic = loaded->devices ? loaded->devices->facts.arithmetic : NULL,
+        .arithmetic_f32 = loaded->devices ? loaded->devices->facts.arithmetic_f32 : NULL,
     };
 }
 
@@ -124,8 +139,6 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         sink = device_weights_sink(out->weights);
     }
     struct model_options model = loading_model_options(options, out);
-    model.arithmetic = out->devices ? out->devices->facts.arithmetic : NULL;
-    model.arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL;
     model.scratch_bytes = loading_scratch_bytes;
     model.scratch_context = &scratch;
     model.sink = out->weights ? &sink : NULL;
@@ -143,6 +156,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     placement_file_deinit(&placing.counts);
     TRY(e);
     show_notes(out->model.notes);
+    show_widened(&out->model);
     warn_odd_weights(&out->model);
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX], formats[2 * QUANTISATION_NAME_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",

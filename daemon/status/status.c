@@ -102,9 +102,16 @@ static const char *weights_of(const struct model_layer *layer) {
 
 static json_t *device_json(const struct status *status) {
     const struct expertd_device_facts *facts = &status->devices->facts;
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "kind", status->devices->table->kind, "name", facts->name, "count",
+    const struct widened *widened = &status->model->widened;
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "kind", status->devices->table->kind, "name", facts->name, "count",
                      (json_int_t)status->devices->count, "arithmetic", facts->arithmetic, "memory_bytes",
-                     (json_int_t)facts->memory_bytes, "reserved_bytes", (json_int_t)engine_device_bytes(status->engine));
+                     (json_int_t)facts->memory_bytes, "reserved_bytes", (json_int_t)engine_device_bytes(status->engine),
+                     "widened_bytes", (json_int_t)widened->bytes, "widened_stored_bytes", (json_int_t)widened->stored_bytes);
+}
+
+// The formats that the device holds widened; "": none.
+static const char *widened_of(const struct status *status, const struct model_layer *layer, char text[WIDENED_TEXT_MAX]) {
+    return widened_names_text(&status->model->widened, layer->widened, text);
 }
 
 static json_t *layers_json(const struct status *status) {
@@ -119,7 +126,9 @@ static json_t *layers_json(const struct status *status) {
                       "top_k", (json_int_t)layer->params.routing.top_k, "weights_id", id, "weights", weights_of(layer),
                       "expert_load_max_over_mean", metrics_expert_imbalance(status->metrics, i));
         if (status->devices) {
+            char widened[WIDENED_TEXT_MAX];
             json_object_set_new(json, "device_kernels", json_string(engine_layer_variants(status->engine, i, variants)));
+            json_object_set_new(json, "widened", json_string(widened_of(status, layer, widened)));
         }
         json_array_append_new(layers, json);
     }
@@ -203,7 +212,7 @@ static void put_escaped(const char *text, FILE *body) {
 
 static void put_layers(const struct status *status, FILE *body) {
     fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>weights<th>busiest expert / mean", body);
-    fputs(status->devices ? "<th>kernels on the device</tr>" : "</tr>", body);
+    fputs(status->devices ? "<th>widened on the device<th>kernels on the device</tr>" : "</tr>", body);
     for (size_t i = 0; i < status->model->num_layers; i++) {
         const struct model_layer *layer = &status->model->layers[i];
         const struct layer_params *p = &layer->params;
@@ -212,7 +221,8 @@ static void put_layers(const struct status *status, FILE *body) {
         put_escaped(weights_of(layer), body);
         fprintf(body, "<td>%.2f", metrics_expert_imbalance(status->metrics, i));
         if (status->devices) {
-            fprintf(body, "<td>%s", engine_layer_variants(status->engine, i, variants));
+            char widened[WIDENED_TEXT_MAX];
+            fprintf(body, "<td>%s<td>%s", widened_of(status, layer, widened), engine_layer_variants(status->engine, i, variants));
         }
         fputs("</tr>", body);
     }

@@ -177,7 +177,7 @@ static uint64_t device_bytes(const struct engine *engine) {
     struct exchange_over_nccl over = {.devices = engine->devices};
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < d->devices->count; i++) {
-        bytes += d->scratch[i].bytes + d->weights->bytes[i] + exchange_nccl_bytes(&exchange, &over, i);
+        bytes += d->scratch[i].bytes + d->weights->sizes[i].weights + exchange_nccl_bytes(&exchange, &over, i);
     }
     return bytes;
 }

@@ -21,30 +21,12 @@ static bool same_format(const struct expertd_packed_weights *a, const struct exp
     return expertd_quantised_format_equal(f, g);
 }
 
-// Whether devices have kernels for the format of a matrix, if it has one.
-static bool is_supported(const struct expertd_packed_weights *m) {
-    return !m->format || device_codes_supported(m->format);
-}
-
-static bool are_supported(const struct model_layer *layer) {
-    bool all = is_supported(&layer->shared.gate) && is_supported(&layer->shared.up) && is_supported(&layer->shared.down);
-    for (uint32_t s = 0; s < layer->shapes.count; s++) {
-        for (int i = 0; i < EXPERT_MATRICES; i++) {
-            all = all && is_supported(&layer->shapes.all[s].matrix[i]);
-        }
+// model_options.for_devices has widened all weights that devices have no kernels for.
+static void require_kernels(const struct expertd_packed_weights matrix[EXPERT_MATRICES]) {
+    for (int i = 0; i < EXPERT_MATRICES; i++) {
+        INVARIANT(!matrix[i].format || device_codes_supported(matrix[i].format));
     }
-    return all;
-}
-
-// One kernel multiplies gate and up, so they need one format.
-static bool gate_differs(const struct model_layer *layer) {
-    const struct expertd_packed_weights *shared = &layer->shared.gate;
-    bool differs = shared->data && !same_format(shared, &layer->shared.up);
-    for (uint32_t s = 0; s < layer->shapes.count; s++) {
-        const struct expertd_packed_weights *matrix = layer->shapes.all[s].matrix;
-        differs = differs || (matrix[EXPERT_GATE].group_bytes > 0 && !same_format(&matrix[EXPERT_GATE], &matrix[EXPERT_UP]));
-    }
-    return differs;
+    INVARIANT(matrix[EXPERT_GATE].group_bytes == 0 || same_format(&matrix[EXPERT_GATE], &matrix[EXPERT_UP]));
 }
 
 // Refuses layers that devices cannot compute. All rows have width H.
@@ -60,17 +42,11 @@ static FALLIBLE check_layers(const struct model *model) {
             FAIL(EXPERTD_ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
                  layer->params.layer);
         }
-        if (!are_supported(layer)) {
-            FAIL(EXPERTD_ERR_UNAVAILABLE,
-                 "layer %u: its weights have minima beside their scales, which GPUs do not compute: serve them with --widen, or "
-                 "with --device cpu",
-                 layer->params.layer);
-        }
-        if (gate_differs(layer)) {
-            FAIL(EXPERTD_ERR_UNAVAILABLE,
-                 "layer %u: gate_proj and up_proj of an expert have different formats, which GPUs do not compute (the routed "
-                 "experts are %s): serve them with --widen, or with --device cpu",
-                 layer->params.layer, layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype));
+        struct expert_shape shared;
+        device_shape_of(&layer->shared, &shared);
+        require_kernels(shared.matrix);
+        for (uint32_t s = 0; s < layer->shapes.count; s++) {
+            require_kernels(layer->shapes.all[s].matrix);
         }
     }
     return OK;
@@ -159,6 +135,7 @@ static void lay_out(struct device_weights *w, const struct model *model, uint32_
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         struct device_layer *out = &w->layers[i];
+        const size_t before = pool->used;
         for (uint32_t rank = 0; rank < model->ranks; rank++) {
             if (device_of(w, model, rank) == device) {
                 lay_out_rank(pool, layer, rank, spare, out);
@@ -167,48 +144,78 @@ static void lay_out(struct device_weights *w, const struct model *model, uint32_
         if (device == 0) {
             lay_out_front(pool, layer, out);
         }
+        out->bytes[device] = pool->used - before;
     }
 }
 
 // ---- reserving
 
-static FALLIBLE check_fits(const struct device_weights *w, const struct model *model, uint32_t device, size_t weights,
-                           size_t spare) {
+// Codes that take more memory here than in their files. cause, mend: "" if there are none.
+static void explain_widened(const struct widened *widened, enum expertd_dtype dtype, char cause[WIDENED_TEXT_MAX + 160],
+                            const char **mend) {
+    char names[WIDENED_TEXT_MAX], wide[MEMORY_TEXT_MAX], stored[MEMORY_TEXT_MAX];
+    cause[0] = '\0';
+    *mend = "";
+    if (widened->count > 0) {
+        snprintf(cause, WIDENED_TEXT_MAX + 160, "; %s of %s in the files become %s of %s in all, as GPUs have no kernels for them",
+                 memory_text(widened->stored_bytes, stored), widened_names_text(widened, UINT32_MAX, names),
+                 memory_text(widened->bytes, wide), expertd_dtype_name(dtype));
+        *mend = ", take the model in another format, or let the CPU compute the codes (--device cpu)";
+    }
+}
+
+static FALLIBLE check_fits(const struct device_weights *w, const struct model *model, uint32_t device) {
+    struct expertd_devices *devices = w->options.devices;
+    const struct device_weights_sizes *sizes = &w->sizes[device];
+    if (sizes->weights + sizes->batches + sizes->links <= sizes->available) {
+        return OK;
+    }
+    char text[5][MEMORY_TEXT_MAX], links[MEMORY_TEXT_MAX + 16] = "", cause[WIDENED_TEXT_MAX + 160];
+    const char *mend;
+    if (sizes->links > 0) {
+        snprintf(links, sizeof links, ", NCCL up to %s", memory_text(sizes->links, text[4]));
+    }
+    explain_widened(&model->widened, model->compute_dtype, cause, &mend);
+    FAIL(EXPERTD_ERR_NOMEM,
+         "%s device %u (%s): its weights take %s (%s of it for experts that move in), batches of %u tokens %s%s, and it has %s "
+         "available%s: serve fewer layers, spread them over more devices, or lower max_batch_tokens%s",
+         devices->table->kind, devices->numbers[device], devices->facts.name, memory_text(sizes->weights, text[0]),
+         memory_text(sizes->moves, text[1]), w->options.max_batch_tokens, memory_text(sizes->batches, text[2]), links,
+         memory_text(sizes->available, text[3]), cause, mend);
+}
+
+// Sets w->sizes of the device and returns the number of spare slots.
+static FALLIBLE measure(struct device_weights *w, const struct model *model, uint32_t device, uint32_t *spare) {
     struct expertd_devices *devices = w->options.devices;
     struct expertd_device_error error;
     struct expertd_device_facts facts;
     TRY(expertd_devices_check(devices, device, devices->table->describe(devices->all[device], &facts, &error), &error));
     struct layer_limits limits = layer_limits_for(model, w->options.max_batch_tokens, w->options.max_top_k);
-    size_t batches = device_batch_bytes(model, &limits, devices, device), nccl = exchange_nccl_margin(devices, device);
-    if (weights + batches + nccl <= facts.memory_available) {
-        return OK;
-    }
-    char text[5][MEMORY_TEXT_MAX], links[MEMORY_TEXT_MAX + 16] = "";
-    if (nccl > 0) {
-        snprintf(links, sizeof links, ", NCCL up to %s", memory_text(nccl, text[4]));
-    }
-    FAIL(EXPERTD_ERR_NOMEM,
-         "%s device %u (%s): its weights take %s (%s of it for experts that move in), batches of %u tokens %s%s, and it has %s "
-         "available: serve fewer layers, spread them over more devices, or lower max_batch_tokens",
-         devices->table->kind, devices->numbers[device], facts.name, memory_text(weights, text[0]), memory_text(spare, text[1]),
-         limits.max_tokens, memory_text(batches, text[2]), links, memory_text(facts.memory_available, text[3]));
+    struct device_pool pool = {0};
+    lay_out(w, model, device, 0, &pool);
+    const size_t without = pool.used;
+    *spare = spare_slots(w, model, device);
+    lay_out(w, model, device, *spare, &pool);
+    w->sizes[device] = (struct device_weights_sizes){.weights = pool.used,
+                                                     .moves = pool.used - without,
+                                                     .batches = device_batch_bytes(model, &limits, devices, device),
+                                                     .links = exchange_nccl_margin(devices, device),
+                                                     .available = facts.memory_available};
+    return OK;
 }
 
 static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, uint32_t device) {
     struct expertd_devices *devices = w->options.devices;
     struct expertd_device_error error;
     struct device_pool pool = {0};
-    lay_out(w, model, device, 0, &pool);
-    size_t without = pool.used;
-    uint32_t spare = spare_slots(w, model, device);
-    lay_out(w, model, device, spare, &pool);
-    w->bytes[device] = pool.used;
-    w->spare_bytes[device] = pool.used - without;
-    TRY(check_fits(w, model, device, pool.used, pool.used - without));
-    if (pool.used == 0) {
+    uint32_t spare;
+    TRY(measure(w, model, device, &spare));
+    TRY(check_fits(w, model, device));
+    const size_t bytes = w->sizes[device].weights;
+    if (bytes == 0) {
         return OK; // the device has no rank
     }
-    TRY(expertd_devices_check(devices, device, devices->table->reserve(devices->all[device], pool.used, &w->memory[device], &error),
+    TRY(expertd_devices_check(devices, device, devices->table->reserve(devices->all[device], bytes, &w->memory[device], &error),
                               &error));
     pool.memory = w->memory[device];
     lay_out(w, model, device, spare, &pool);
@@ -306,6 +313,27 @@ static void unpin(struct device_weights *w, struct arena *arena, bool *pinned) {
     }
     *pinned = false;
     arena_deinit(arena);
+}
+
+FALLIBLE device_weights_measure(struct device_weights *w, const struct model *model) {
+    TRY(check_layers(model));
+    TRY(make_tables(w, model));
+    for (uint32_t d = 0; d < w->options.devices->count; d++) {
+        uint32_t spare;
+        TRY(measure(w, model, d, &spare));
+    }
+    for (uint32_t d = 0; d < w->options.devices->count; d++) {
+        TRY(check_fits(w, model, d));
+    }
+    return OK;
+}
+
+uint64_t device_weights_layer_bytes(const struct device_weights *w, size_t layer) {
+    uint64_t bytes = 0;
+    for (uint32_t d = 0; d < w->options.devices->count; d++) {
+        bytes += w->layers[layer].bytes[d];
+    }
+    return bytes;
 }
 
 FALLIBLE device_weights_begin(struct device_weights *w, const struct model *model, unsigned threads) {

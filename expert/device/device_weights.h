@@ -18,6 +18,7 @@ struct device_layer {
     struct device_experts shared;  // one slot
     struct expertd_device_matrix router, shared_gate;
     const float *router_bias, *selection_bias, *output_bias;
+    size_t bytes[EXPERTD_DEVICES_MAX]; // of everything above on each device
 };
 
 // Index of a rank's slots for a shape.
@@ -31,12 +32,21 @@ struct device_weights_options {
     uint32_t max_batch_tokens, max_top_k; // batches that must fit into device memory with the weights
 };
 
+// Bytes of device memory that serving a model takes on one device.
+struct device_weights_sizes {
+    uint64_t weights;   // all slots; on the first device also routers and shared experts
+    uint64_t moves;     // of `weights`: the spare slots
+    uint64_t batches;   // scratch, and rows that are exchanged with other devices
+    uint64_t links;     // left free for NCCL
+    uint64_t available; // at the time of the measurement
+};
+
 struct device_weights {
     struct device_weights_options options;
     size_t num_layers;
     struct device_layer *layers; // [num_layers]
     void *memory[EXPERTD_DEVICES_MAX];
-    size_t bytes[EXPERTD_DEVICES_MAX], spare_bytes[EXPERTD_DEVICES_MAX]; // of all slots and the front; of the spare slots
+    struct device_weights_sizes sizes[EXPERTD_DEVICES_MAX];
     // For the load:
     struct arena staging;  // pinned: a staging buffer for each thread
     size_t staging_bytes;  // of one buffer
@@ -51,11 +61,17 @@ FALLIBLE device_weights_create(const struct device_weights_options *options, str
 void device_weights_destroy(struct device_weights *weights); // NULL is legal
 
 // The three steps of a load; device_weights_sink passes them to model_load. At begin, `model` is laid out and no weights are
-// loaded. begin: EXPERTD_ERR_NOMEM with figures; EXPERTD_ERR_UNAVAILABLE for weights that devices cannot compute with.
+// loaded; it is loaded with model_options.for_devices. begin: EXPERTD_ERR_NOMEM with figures; EXPERTD_ERR_UNAVAILABLE for layers
+// that devices do not compute.
 FALLIBLE device_weights_begin(struct device_weights *weights, const struct model *model, unsigned threads);
 FALLIBLE device_weights_put(struct device_weights *weights, const struct model *model, size_t layer, uint32_t expert,
                             unsigned thread); // to all ranks that hold the expert; thread < threads of begin
 FALLIBLE device_weights_end(struct device_weights *weights, const struct model *model);
+
+// Instead of begin, for a model that is not loaded: sets the sizes, reserves nothing. Errors as begin; the
+// sizes are also set if they do not fit.
+FALLIBLE device_weights_measure(struct device_weights *weights, const struct model *model);
+uint64_t device_weights_layer_bytes(const struct device_weights *weights, size_t layer); // on all devices, with spare slots
 
 struct model_sink device_weights_sink(struct device_weights *weights);
 FALLIBLE device_weights_take_loaded(struct device_weights *weights, const struct model *model); // all three steps

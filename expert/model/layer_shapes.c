@@ -39,20 +39,19 @@ static int order_of(int matrix) {
     return matrix == EXPERT_DOWN ? EXPERT_INNER_ORDER : EXPERT_HIDDEN_ORDER;
 }
 
-static bool is_ordered(const struct supply *supply, const struct supply_matrix *m) {
-    return supply_codes(supply, m) && m->quantised && m->quantised->ordered;
+static bool is_ordered(const struct supply_matrix *m) {
+    return m->quantised && !m->is_widened && m->quantised->ordered;
 }
 
-static FALLIBLE add_matrix(const struct supply *supply, const struct supply_matrix *m, int i, enum expertd_dtype dtype,
-                           struct layer_shape *out) {
+static FALLIBLE add_matrix(const struct supply_matrix *m, int i, enum expertd_dtype dtype, struct layer_shape *out) {
     struct expert_shape *shape = &out->shape;
-    const struct expertd_quantised_format *codes = supply_codes(supply, m);
+    const struct expertd_quantised_format *codes = supply_codes(m);
     if (codes) {
         out->format[i] = *codes;
     }
     TRY(packed_matrix_size(dtype, codes ? &out->format[i] : NULL, m, &shape->matrix[i]));
     TRY(add_piece(shape, 1, shape->matrix[i].group_bytes, &shape->matrix_at[i]));
-    if (is_ordered(supply, m) && shape->order[order_of(i)] == 0) {
+    if (is_ordered(m) && shape->order[order_of(i)] == 0) {
         shape->order[order_of(i)] = m->k;
         TRY(add_piece(shape, m->k, sizeof(uint32_t), &shape->order_at[order_of(i)]));
     }
@@ -63,7 +62,7 @@ static FALLIBLE add_matrix(const struct supply *supply, const struct supply_matr
 static FALLIBLE check_orders(const struct supply *supply, const struct layer_tensors *tensors, uint32_t expert) {
     struct supply_matrix gate, up;
     if (!supply_describe(supply, tensors, expert, SUPPLY_GATE, &gate) ||
-        !supply_describe(supply, tensors, expert, SUPPLY_UP, &up) || is_ordered(supply, &gate) == is_ordered(supply, &up)) {
+        !supply_describe(supply, tensors, expert, SUPPLY_UP, &up) || is_ordered(&gate) == is_ordered(&up)) {
         return OK;
     }
     char name[LAYER_FORMATS_EXPERT_MAX];
@@ -80,7 +79,7 @@ FALLIBLE layer_shape_of(const struct supply *supply, const struct layer_tensors 
     TRY(check_orders(supply, tensors, expert));
     for (int i = 0; i < EXPERT_MATRICES; i++) {
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
-            TRY(add_matrix(supply, &m, i, dtype, out));
+            TRY(add_matrix(&m, i, dtype, out));
         }
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
             out->shape.bias[i] = m.k;
@@ -100,11 +99,11 @@ static bool has_shape(const struct supply *supply, const struct layer_tensors *t
         struct supply_matrix m;
         const struct expertd_quantised_format *format = shape->matrix[i].format;
         bool exists = supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m);
-        const struct expertd_quantised_format *codes = exists ? supply_codes(supply, &m) : NULL;
+        const struct expertd_quantised_format *codes = exists ? supply_codes(&m) : NULL;
         if ((codes != NULL) != (format != NULL) || (codes && !expertd_quantised_format_equal(format, codes))) {
             return false;
         }
-        ordered[order_of(i)] |= exists && is_ordered(supply, &m);
+        ordered[order_of(i)] |= exists && is_ordered(&m);
     }
     return ordered[EXPERT_HIDDEN_ORDER] == (shape->order[EXPERT_HIDDEN_ORDER] > 0) &&
            ordered[EXPERT_INNER_ORDER] == (shape->order[EXPERT_INNER_ORDER] > 0);

@@ -24,6 +24,10 @@ struct loader_digests {
 // Errors as model_load. The caller closes the supply, also on error.
 FALLIBLE loader_open(const struct model_options *options, struct supply *supply, struct model *model);
 
+// The steps of model_load before the first weight is read: loader_open, loader_reserve, and the sink's begin. Errors as model_load.
+// The caller closes the supply and releases the model, also on error.
+FALLIBLE loader_begin(const struct model_options *options, struct supply *supply, struct model *model);
+
 struct loader_layer_sizes {
     char quantisation[QUANTISATION_NAME_MAX]; // as in struct model_layer
     uint64_t bytes;                           // of the layer in memory

@@ -305,7 +305,7 @@ static FALLIBLE refuse(const struct supply *supply, const struct model *model, c
     }
     char kind[QUANTISATION_NAME_MAX] = "";
     bool has_codes = layer_formats_text(supply, &supply->layers[0], kind, sizeof kind);
-    bool keeps_codes = has_codes && supply->widen == EXPERTD_DTYPE_NONE, only_scratch_does_not_fit = weights_fit(budget);
+    bool keeps_codes = has_codes && supply->widen != SUPPLY_WIDEN_ALL, only_scratch_does_not_fit = weights_fit(budget);
     if (only_scratch_does_not_fit) {
         snprintf(scratch, sizeof scratch, ", a batch's scratch %s more (lower max_batch_tokens)",
                  memory_text(budget->scratch, size));
@@ -407,6 +407,7 @@ FALLIBLE loader_reserve(const struct supply *supply, const struct model_options 
     model->topology = options->topology;
     for (size_t i = 0; i < supply->count; i++) {
         TRY(lay_out_layer(&reservation, supply, &supply->layers[i], options, model->compute_dtype, &model->layers[i]));
+        model->layers[i].widened = widened_in_layer(supply, i, &model->widened);
         take_maxima(model, &model->layers[i].params);
     }
     INVARIANT(reservation.bytes == bytes);

@@ -1,5 +1,7 @@
 #include "expert/model/model.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +36,30 @@ const char *model_quantisation(const struct model *model) {
         }
     }
     return name[0] ? name : "none";
+}
+
+static bool has_widened(const struct model *model, size_t layer, size_t format) {
+    return layer < model->num_layers && model->layers[layer].widened >> format & 1;
+}
+
+const char *model_widened_layers(const struct model *model, size_t format, char text[WIDENED_TEXT_MAX]) {
+    const struct model_layer *layers = model->layers;
+    bool fits = true;
+    text[0] = '\0';
+    for (size_t first = 0, end; first < model->num_layers && fits; first = end) {
+        end = first + 1;
+        if (!has_widened(model, first, format)) {
+            continue;
+        }
+        while (has_widened(model, end, format) && layers[end].params.layer == layers[end - 1].params.layer + 1) {
+            end++;
+        }
+        char range[32];
+        const uint32_t a = layers[first].params.layer, b = layers[end - 1].params.layer;
+        snprintf(range, sizeof range, a == b ? "%" PRIu32 : "%" PRIu32 "-%" PRIu32, a, b);
+        fits = widened_append(text, ",", range);
+    }
+    return text;
 }
 
 uint64_t model_epoch(const struct model *model) {

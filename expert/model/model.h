@@ -13,6 +13,7 @@
 #include "expert/architecture/layer_params.h"
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/model/shards.h"
+#include "expert/model/widened.h"
 #include "expertd/kernels/weights.h"
 
 enum { QUANTISATION_NAME_MAX = 256 };
@@ -23,6 +24,7 @@ struct model_layer {
     uint64_t weights_id;             // never 0
     enum expertd_dtype weight_dtype; // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8, or several dtypes
     char quantisation[QUANTISATION_NAME_MAX]; // layer_formats.h; "": the routed experts are plain, of one dtype
+    uint32_t widened;                         // set of entries of model->widened
     struct expertd_packed_weights router;     // F32, one group, n = E + Z, k = H; data NULL without a router
     float *router_bias;                       // [E + Z] or NULL
     float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
@@ -52,6 +54,7 @@ struct model {
     uint8_t digest[16];
     enum expertd_dtype compute_dtype; // D
     char numerics_id[64];             // "1/bf16/cpu", "1/bf16/cpu+widen"
+    struct widened widened;           // weights that devices have no kernels for
     struct model_layer *layers;       // ascending by layer number
     size_t num_layers;
     const struct topology *topology;           // of model_options
@@ -70,7 +73,9 @@ void model_deinit(struct model *model); // legal on a zeroed struct
 
 uint64_t model_weights_bytes(const struct model *model);   // of weights in memory at present; any thread
 const char *model_quantisation(const struct model *model); // of all layers' experts: "mxfp4", "none"; "mixed": layers differ
-uint64_t model_epoch(const struct model *model);           // the latest of all layers' placements; any thread
+// The layers that have entry `format` of model->widened: "0-2,5". Cut to fit; "..." then stands for the rest. Returns text.
+const char *model_widened_layers(const struct model *model, size_t format, char text[WIDENED_TEXT_MAX]);
+uint64_t model_epoch(const struct model *model); // the latest of all layers' placements; any thread
 
 const struct model_layer *model_find_layer(const struct model *model, uint32_t layer); // NULL: not served
 

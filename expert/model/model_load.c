@@ -10,6 +10,7 @@
 #include "expert/checkpoint/checkpoint.h"
 #include "expert/files/hub.h"
 #include "expert/model/loader.h"
+#include "expert/model/widened.h"
 #include "expert/quantised/quantise.h"
 #include "expert/supply/checkpoint_supply.h"
 #include "expert/synthetic/synthetic.h"
@@ -88,29 +89,6 @@ static bool all_experts_are_f32(const struct supply *supply) {
     return true;
 }
 
-static bool has_codes(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert) {
-    bool has = false;
-    for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
-        struct supply_matrix m;
-        has = has || (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m) && m.quantised);
-    }
-    return has;
-}
-
-static bool is_any_quantised(const struct supply *supply) {
-    for (size_t i = 0; i < supply->count; i++) {
-        const struct layer_tensors *layer = &supply->layers[i];
-        bool any = has_codes(supply, layer, SUPPLY_SHARED);
-        for (uint32_t e = 0; e < layer->params.num_experts && !any; e++) {
-            any = has_codes(supply, layer, e);
-        }
-        if (any) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // Does some routed expert have a plain matrix?
 static bool is_any_plain(const struct supply *supply) {
     struct supply_matrix m;
@@ -136,6 +114,12 @@ static FALLIBLE choose_quantisation(const struct model_options *options, struct 
     return OK;
 }
 
+// Where the rule for devices widens every quantised matrix, the bits are those of --widen. With --quantize they are not: a plain
+// gate stays plain beside a widened up.
+static const char *widened_suffix(const struct supply *supply, const struct widened *widened) {
+    return !widened->any ? "" : widened->all && !supply->quantise ? "+widen" : "+widen_gpu";
+}
+
 static FALLIBLE choose_numerics(const struct model_options *options, struct supply *supply, struct model *model) {
     enum expertd_dtype requested = options->compute_dtype;
     if (requested != EXPERTD_DTYPE_NONE && requested != EXPERTD_DTYPE_BF16 && requested != EXPERTD_DTYPE_F32) {
@@ -144,13 +128,14 @@ static FALLIBLE choose_numerics(const struct model_options *options, struct supp
     model->compute_dtype = requested != EXPERTD_DTYPE_NONE ? requested
                            : all_experts_are_f32(supply)   ? EXPERTD_DTYPE_F32
                                                            : EXPERTD_DTYPE_BF16;
-    bool widen = options->widen && is_any_quantised(supply); // no effect on plain weights
-    supply->widen = widen ? model->compute_dtype : EXPERTD_DTYPE_NONE;
+    supply->widen = options->widen ? SUPPLY_WIDEN_ALL : options->for_devices ? SUPPLY_WIDEN_FOR_DEVICES : SUPPLY_WIDEN_NONE;
+    supply->widen_dtype = model->compute_dtype;
     TRY(choose_quantisation(options, supply));
+    widened_count(supply, &model->widened);
     bool f32 = model->compute_dtype == EXPERTD_DTYPE_F32;
     const char *device = f32 ? options->arithmetic_f32 : options->arithmetic;
     snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
-             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "",
+             device ? device : expertd_kernel_arithmetic_name(model->compute_dtype), widened_suffix(supply, &model->widened),
              supply->quantise ? "+quantize_" : "", supply->quantise ? quantise_name(supply->quantise) : "");
     return OK;
 }
@@ -162,22 +147,24 @@ FALLIBLE loader_open(const struct model_options *options, struct supply *supply,
     return OK;
 }
 
+FALLIBLE loader_begin(const struct model_options *options, struct supply *supply, struct model *model) {
+    TRY(loader_open(options, supply, model));
+    TRY(loader_reserve(supply, options, model));
+    unsigned threads = options->team ? expertd_team_threads(options->team) : 1;
+    return options->sink ? options->sink->begin(options->sink->context, model, threads) : OK;
+}
+
 FALLIBLE model_load(const struct model_options *options, struct model *out) {
     struct supply supply = {0};
     struct model model = {0};
     struct loader_digests *digests = NULL;
     err_t e;
     *out = (struct model){0};
-    TRY_OUT(e, loader_open(options, &supply, &model));
-    TRY_OUT(e, loader_reserve(&supply, options, &model));
+    TRY_OUT(e, loader_begin(options, &supply, &model));
     digests = calloc(supply.count, sizeof *digests);
     if (!digests) {
         e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for the digests of %zu layers", supply.count);
         goto out;
-    }
-    if (options->sink) {
-        unsigned threads = options->team ? expertd_team_threads(options->team) : 1;
-        TRY_OUT(e, options->sink->begin(options->sink->context, &model, threads));
     }
     TRY_OUT(e, loader_pack(&supply, options, &model, digests));
     if (options->sink) {

@@ -25,6 +25,7 @@ struct model_options {
     const char *hf_cache;                    // the Hugging Face cache in which ORG/NAME is looked up; NULL: none
     enum expertd_dtype compute_dtype;        // EXPERTD_DTYPE_NONE: bf16, or f32 if every expert weight is F32
     bool widen;                              // --widen: convert quantised weights to the compute dtype
+    bool for_devices;                        // convert those that devices have no kernels for; devices take no other model
     const char *quantise;                    // --quantize: "fp8", "int8", "int4" or "mxfp4"; NULL: leave plain weights as they are
     uint32_t ranks;                          // --shards
     const char *arithmetic, *arithmetic_f32; // the devices' arithmetic, for the numerics_id; NULL: this CPU's

@@ -3,6 +3,7 @@
 #include "base/arena.h"
 #include "expert/checkpoint/digest.h"
 #include "expert/quantised/quantise.h"
+#include "kernels/device/device_codes.h"
 
 void supply_close(struct supply *supply) {
     layer_tensors_free(supply->layers, supply->count);
@@ -36,7 +37,8 @@ static void set_shape(const struct layer_params *p, uint32_t expert, enum supply
     out->k = shapes[tensor].k;
 }
 
-bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+// Without a decision about widening.
+static bool describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out) {
     *out = (struct supply_matrix){0};
     set_shape(&layer->params, expert, tensor, out);
@@ -48,10 +50,37 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
     return true;
 }
 
-const struct expertd_quantised_format *supply_codes(const struct supply *supply, const struct supply_matrix *m) {
-    return m->quantise                                           ? quantise_codes(m->quantise)
-           : m->quantised && supply->widen == EXPERTD_DTYPE_NONE ? &m->quantised->format
-                                                                 : NULL;
+const struct expertd_quantised_format *supply_codes(const struct supply_matrix *m) {
+    return m->quantise ? quantise_codes(m->quantise) : m->quantised && !m->is_widened ? &m->quantised->format : NULL;
+}
+
+static bool have_kernel_together(const struct supply_matrix *a, const struct supply_matrix *b) {
+    const struct expertd_quantised_format *f = supply_codes(a), *g = supply_codes(b);
+    return f && g ? device_codes_supported(f) && expertd_quantised_format_equal(f, g) : f == g;
+}
+
+// Can devices multiply the matrix as it is? The kernel of gate and up reads both in one format.
+static bool has_device_kernel(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert,
+                              enum supply_tensor tensor, const struct supply_matrix *m) {
+    struct supply_matrix other;
+    const enum supply_tensor pair = tensor == SUPPLY_GATE ? SUPPLY_UP : tensor == SUPPLY_UP ? SUPPLY_GATE : SUPPLY_TENSORS;
+    const bool paired = pair != SUPPLY_TENSORS && describe(supply, layer, expert, pair, &other);
+    return have_kernel_together(m, paired ? &other : m);
+}
+
+bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     struct supply_matrix *out) {
+    if (!describe(supply, layer, expert, tensor, out)) {
+        return false;
+    }
+    if (supply->widen == SUPPLY_WIDEN_ALL) {
+        out->is_widened = out->quantised != NULL;
+    } else if (supply->widen == SUPPLY_WIDEN_FOR_DEVICES && tensor <= SUPPLY_DOWN &&
+               !has_device_kernel(supply, layer, expert, tensor, out)) {
+        out->is_widened = out->quantised != NULL;
+        out->quantise = NULL; // the plain one of gate and up stays plain, as the other one becomes
+    }
+    return true;
 }
 
 // ---- staging memory: the rows of codes, the widened elements, the implementation's staging_bytes, as far as the tensor has them
@@ -62,12 +91,8 @@ static size_t rows_bytes(const struct supply_matrix *m) {
                                        : 0);
 }
 
-static bool is_widened(const struct supply *supply, const struct supply_matrix *m) {
-    return m->quantised && !supply_codes(supply, m);
-}
-
 static size_t source_staging_at(const struct supply *supply, const struct supply_matrix *m) {
-    return rows_bytes(m) + (is_widened(supply, m) ? arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen)) : 0);
+    return rows_bytes(m) + (m->is_widened ? arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen_dtype)) : 0);
 }
 
 static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
@@ -129,10 +154,10 @@ FALLIBLE supply_convert(const struct supply *supply, void *staging, struct suppl
     if (m->quantise) {
         return quantise_rows(m->quantise, &m->source, m->n, m->k, staging, &m->rows);
     }
-    if (is_widened(supply, m)) {
+    if (m->is_widened) {
         char *out = (char *)staging + rows_bytes(m);
-        quantised_rows_widen(&m->rows, m->n, m->k, supply->widen, out);
-        m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen, .n_stride = m->k, .k_stride = 1};
+        quantised_rows_widen(&m->rows, m->n, m->k, supply->widen_dtype, out);
+        m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen_dtype, .n_stride = m->k, .k_stride = 1};
     }
     return OK;
 }

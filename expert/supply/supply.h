@@ -44,10 +44,20 @@ enum supply_tensor {
 // A value for `expert`: selects the layer's shared expert, and the tensors that belong to no expert.
 #define SUPPLY_SHARED UINT32_MAX
 
+// Which quantised matrices are widened, i.e. converted to elements of the compute dtype, before they are packed.
+enum supply_widen {
+    SUPPLY_WIDEN_NONE,
+    SUPPLY_WIDEN_ALL,
+    // Those that devices have no kernel for: a format without one (device_codes_supported), and both of gate and up, which one
+    // kernel multiplies, if it cannot read both in one format.
+    SUPPLY_WIDEN_FOR_DEVICES,
+};
+
 struct supply {
     struct layer_tensors *layers; // [count], ascending; owned. Generated weights: only params, prefix and weight_dtype are set
     size_t count;
-    enum expertd_dtype widen;               // convert quantised weights to this dtype; EXPERTD_DTYPE_NONE: keep the codes
+    enum supply_widen widen;
+    enum expertd_dtype widen_dtype;         // F32 or BF16
     const struct quantise_format *quantise; // quantise the routed experts' plain matrices; NULL: keep the elements
     char model_type[64];
     const char *identity; // for the model's digest: the bytes of config.json, or the canonical name of a synthetic model
@@ -66,6 +76,7 @@ struct supply_matrix {
     struct expertd_weight_source source;      // data NULL: quantised, or generated and not yet fetched
     const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply, or &generated
     struct quantised_matrix generated;        // of a synthetic model; such a struct must not be copied
+    bool is_widened;                          // it is quantised, and elements of supply->widen_dtype are packed
     const struct quantise_format *quantise;   // NULL unless plain elements are to be packed as codes
     struct quantised_rows rows;               // of `quantised`, set by supply_unpack; or of `quantise`, set by supply_convert
 };
@@ -96,7 +107,7 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
                      struct supply_matrix *out);
 
 // The format of the codes that are packed; NULL: plain elements are packed.
-const struct expertd_quantised_format *supply_codes(const struct supply *supply, const struct supply_matrix *matrix);
+const struct expertd_quantised_format *supply_codes(const struct supply_matrix *matrix);
 
 // Bytes of 64-byte aligned staging memory that suffice for every tensor.
 size_t supply_staging_bytes(const struct supply *supply);
@@ -114,8 +125,8 @@ FALLIBLE supply_unpack(void *staging, struct supply_matrix *matrix);
 // Adds the stored codes to the digest, and everything else that the tensor's values depend on.
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
 
-// Converts the tensor to what is packed, if it is stored otherwise: codes to elements of supply->widen, in matrix->source; elements
-// to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
+// Converts the tensor to what is packed, if it is stored otherwise: codes to elements of supply->widen_dtype, in matrix->source;
+// elements to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
 FALLIBLE supply_convert(const struct supply *supply, void *staging, struct supply_matrix *matrix);
 
 // Releases the tensor's pages, which count as this process's memory until then. Another tensor on one of these pages causes the

@@ -86,12 +86,19 @@ static const char *quantise_of_numerics(const char *numerics_id) {
     return mark ? mark + strlen(MARK) : NULL;
 }
 
+// The part before "+widen" and others, which say how weights were converted while loading. The reference converts its own weights
+// in the same way, but has an id without them if the layers under test have no such weights.
+static bool is_same_arithmetic(const char *a, const char *b) {
+    const size_t length = strcspn(a, "+");
+    return length == strcspn(b, "+") && strncmp(a, b, length) == 0;
+}
+
 // Selects the daemon's arithmetic for the reference if this build has it. If not, check_identity reports that the ids differ.
 static void choose_arithmetic(const char *numerics_id) {
     char name[32];
     const char *last = strrchr(numerics_id, '/');
     snprintf(name, sizeof name, "%s", last ? last + 1 : "");
-    name[strcspn(name, "+")] = 0; // "+widen" and "+quantize_..." do not change the arithmetic
+    name[strcspn(name, "+")] = 0; // "+widen", "+widen_gpu" and "+quantize_..." do not change the arithmetic
     err_t unknown = expertd_kernel_select_arithmetic(name);
     (void)unknown;
 }
@@ -118,13 +125,15 @@ static FALLIBLE load_model(struct verify *v) {
              "--compute-dtype: the daemon computes in %s (numerics id %s); start it with --compute-dtype %s, or leave it out here",
              expertd_dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == EXPERTD_DTYPE_F32 ? "f32" : "bf16");
     }
+    const bool for_devices = strstr(layers[0].numerics_id, "+widen_gpu") != NULL;
     choose_arithmetic(layers[0].numerics_id);
     TRY(expertd_team_create(&team, &v->team));
     struct model_options options = {
         .model = o->model,
         .hf_cache = o->hf_cache,
         .compute_dtype = dtype,
-        .widen = strstr(layers[0].numerics_id, "+widen") != NULL,
+        .widen = strstr(layers[0].numerics_id, "+widen") && !for_devices,
+        .for_devices = for_devices,
         .quantise = quantise_of_numerics(layers[0].numerics_id),
         .ranks = 1,
         .have_layers = true,
@@ -154,7 +163,7 @@ static FALLIBLE check_identity(struct verify *v) {
     r->model = v->model.name;
     r->numerics_id = v->model.numerics_id;
     r->daemon_numerics_id = v->served->layers[v->first].numerics_id;
-    r->same_numerics = strcmp(r->numerics_id, r->daemon_numerics_id) == 0;
+    r->same_numerics = is_same_arithmetic(r->numerics_id, r->daemon_numerics_id);
     r->bound = v->model.compute_dtype == EXPERTD_DTYPE_F32 ? BOUND_F32 : BOUND_BF16;
     if (!r->same_numerics) {
         fprintf(stderr, "the daemon's arithmetic is %s, the reference's is %s: answers must agree within %.0e, not bit for bit\n",

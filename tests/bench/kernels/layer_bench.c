@@ -315,6 +315,7 @@ static FALLIBLE load(const char *preset, uint32_t experts, enum expertd_dtype dt
     TRY(expertd_team_create(&options, &team));
     struct model_options load = {.model = name, .compute_dtype = dtype, .ranks = 1, .team = team};
     if (rig) {
+        load.for_devices = true;
         load.arithmetic = rig->devices->facts.arithmetic;
         load.arithmetic_f32 = rig->devices->facts.arithmetic_f32;
     }

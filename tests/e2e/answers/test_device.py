@@ -14,7 +14,7 @@ import pytest
 from harness.admin import admin_of, placement_of, random_placement
 from harness.daemon import Daemon, run_program
 from harness.errors import raises
-from harness.paths import BUILD, SANITIZER, SERVED_CASES, SLOW
+from harness.paths import BUILD, DEVICE, SANITIZER, SERVED_CASES, SLOW
 from harness.protos import pb
 from harness.quantised import MIXED_GATES, QuantisedCheckpoint
 from harness.regions import Layout, Region
@@ -22,9 +22,7 @@ from harness.tensors import error_per_token, rows_of, tensor, values_of
 from test_latent import Model as Latent
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
-# EXPERTD_DEVICE=cuda runs the tests of answers on a GPU instead of a simulated one.
-REAL = os.environ.get("EXPERTD_DEVICE", "").startswith("cuda")
-DEVICE = "cuda" if REAL else "sim"
+REAL = DEVICE == "cuda"
 # Simulated kernels are ten times slower under a sanitizer, where the unit test expert_test_device_layer runs each of them too.
 DEVICES = ("cuda",) if REAL else ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
 VARIANTS = ("mma_16", "mma_32", "mma_64", "wgmma_8", "wgmma_16", "wgmma_32", "wgmma_64", "wgmma_128")
@@ -363,14 +361,13 @@ def test_auto_uses_the_cpu_for_layers_that_gpus_do_not_compute(installed, tmp_pa
     assert {layer.numerics_id for layer in layers} == {"1/f32/cpu"} and "device" not in status
 
 
-def test_auto_uses_the_cpu_for_gate_and_up_in_two_formats(installed, tmp_path):
+def test_auto_uses_a_gpu_for_formats_that_it_widens(installed, tmp_path):
     program, env = installed("some", driver=True)
-    variant = MIXED_GATES["mxfp4_and_plain"]
-    daemon = Daemon("--device", "auto", model=QuantisedCheckpoint(tmp_path / "model", variant).folder, env=env, program=program)
-    reasons = [event["reason"] for event in daemon.events("device_auto") if event["kind"] == "cpu"]
-    status = json.loads(daemon.get("/api/status")[1])
+    checkpoint = QuantisedCheckpoint(tmp_path / "model", MIXED_GATES["mxfp4_and_plain"])
+    daemon = Daemon("--device", "auto", model=checkpoint.folder, env=env, program=program)
+    status, widened = json.loads(daemon.get("/api/status")[1]), daemon.events("widened")
     daemon.stop()
-    assert len(reasons) == 1 and variant.name in reasons[0] and "device" not in status
+    assert status["device"]["count"] == 1 and [line["format"] for line in widened] == ["mxfp4"]
 
 
 def test_auto_tries_the_cpu_with_a_model_too_large_for_a_gpu(installed):

@@ -1,6 +1,7 @@
 """llama.cpp's files: every type of blocks and every architecture. Answers agree with weights that the package `gguf` dequantises."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
 from harness.daemon import run_program
-from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, TOP_K, Model, Spec, silu
-from harness.paths import SANITIZER
+from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, TOP_K, WIDTH, Model, Spec, silu
+from harness.paths import DEVICE, SANITIZER
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 TOKENS = 40
@@ -44,17 +45,111 @@ def test_every_type(kind, tmp_path, start_daemon):
     assert len(ids) == 1, "weights_id must not depend on the compute dtype or --widen"
 
 
-@pytest.mark.parametrize("kind", (Type.Q4_K, Type.Q6_K, Type.IQ4_XS), ids=lambda kind: kind.name)
-def test_gpus_serve_all_but_minima(kind, tmp_path, start_daemon):
+# ---- devices, which have no kernels for minima
+
+MINIMA = (Type.Q4_1, Type.Q5_1, Type.Q2_K, Type.Q4_K, Type.Q5_K)
+
+
+def on_device(start_daemon, model, *options, device=DEVICE, dtype="bf16"):
+    """(the layer's description, the output, the lines event=widened, the bytes of device memory)"""
+    daemon = start_daemon("--device", device, "--compute-dtype", dtype, *options, model=model.path)
+    layer, output = answer(daemon, model.inputs(TOKENS))
+    return layer, output, daemon.events("widened"), int(daemon.events("engine")[0]["device_bytes"])
+
+
+def widened(model, names, kind, reason, dtype="BF16"):
+    """The line of a type that these tensors have."""
+    tensors = {name: model.tensors[f"blk.{model.spec.layer}.{name}"][0] for name in names}
+    shared = sum(name.endswith("_shexp.weight") for name in names)
+    return {"format": kind.name.lower(), "to": dtype, "layers": str(model.spec.layer),
+            "matrices": str((len(names) - shared) * EXPERTS + shared), "stored_bytes": str(sum(raw.nbytes for raw in tensors.values())),
+            "bytes": str(sum(model.values[name].size for name in names) * (2 if dtype == "BF16" else 4)), "reason": reason}
+
+
+NO_KERNEL, TWO_FORMATS = "no kernel for this format", "gate and up of an expert in one format"
+GATE, UP, DOWN = (f"ffn_{part}_exps.weight" for part in ("gate", "up", "down"))
+
+
+def assert_lines(lines, wanted):
+    for line, want in zip(lines, wanted, strict=True):
+        assert line["level"] == "warning" and want.pop("reason") in line["message"]
+        assert want.items() <= line.items()
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "f32"))
+@pytest.mark.parametrize("kind", (*MINIMA, Type.Q6_K, Type.IQ4_XS), ids=lambda kind: kind.name)
+def test_devices_widen_what_they_have_no_kernels_for(kind, dtype, tmp_path, start_daemon):
+    """All experts in one type: the bits and the numerics id are those of --widen."""
+    if SANITIZER and dtype == "f32":
+        return
     model = Model(tmp_path, QWEN, kind)
-    options = ("--device", "sim:2", "--compute-dtype", "bf16")
-    if kind == Type.Q4_K:
-        done = run_program("expertd", "--model", model.path, "--listen", f"unix:{tmp_path}/s", "--http", "off", *options)
-        assert "layer 0: its weights have minima beside their scales, which GPUs do not compute: serve them with --widen" in done.stderr
-        options += ("--widen",)
-    x = model.inputs(TOKENS)
-    _, output = answer(start_daemon(*options, model=model.path), x)
-    assert error_per_token(values_of(output), model.outputs(x)).max() <= BOUNDS["widened"]
+    layer, output, lines, reserved = on_device(start_daemon, model, dtype=dtype)
+    assert error_per_token(values_of(output), model.outputs(model.inputs(TOKENS))).max() <= BOUNDS["widened" if dtype == "bf16" else "f32"]
+    assert layer.quantisation == kind.name.lower()
+    wide_layer, wide, none, wide_reserved = on_device(start_daemon, model, "--widen", dtype=dtype)
+    assert none == [] and layer.weights_id == wide_layer.weights_id
+    if kind in MINIMA:
+        assert_lines(lines, [widened(model, (GATE, UP, DOWN), kind, NO_KERNEL, dtype.upper())])
+        assert output.data == wide.data and layer.numerics_id == wide_layer.numerics_id and layer.numerics_id.endswith("+widen")
+        assert reserved == wide_reserved
+    else:
+        assert lines == [] and "+" not in layer.numerics_id and reserved < wide_reserved
+
+
+MIXED = {  # types of gate, up, down: (tensors that are widened, their type, the reason)
+    (Type.Q4_K, Type.Q4_K, Type.Q6_K): [((GATE, UP), Type.Q4_K, NO_KERNEL)],
+    (Type.Q8_0, Type.Q8_0, Type.Q5_1): [((DOWN,), Type.Q5_1, NO_KERNEL)],
+    (Type.Q2_K, Type.Q8_0, Type.Q3_K): [((GATE,), Type.Q2_K, NO_KERNEL), ((UP,), Type.Q8_0, TWO_FORMATS)],
+    (Type.Q4_0, Type.BF16, Type.Q6_K): [((GATE,), Type.Q4_0, TWO_FORMATS)],
+}
+
+# Bytes of a weight on devices: 4 or 8 bits, and a scale of F16 for 32 or of F32 for 16 k.
+ON_DEVICE = {Type.Q8_0: 1 + 2 / 32, Type.Q6_K: 1 + 4 / 16, Type.Q3_K: 1 / 2 + 4 / 16, Type.BF16: 2}
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("kinds", MIXED, ids=lambda kinds: "_".join(kind.name for kind in kinds))
+def test_devices_widen_only_matrices_without_a_kernel(kinds, tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, kinds)
+    layer, output, lines, reserved = on_device(start_daemon, model)
+    assert_lines(lines, [widened(model, *which) for which in MIXED[kinds]])
+    assert error_per_token(values_of(output), model.outputs(model.inputs(TOKENS))).max() <= BOUNDS["widened"]
+    plain, wide, _, all_reserved = on_device(start_daemon, model, "--widen")
+    assert layer.numerics_id == plain.numerics_id + "_gpu" and layer.weights_id == plain.weights_id
+    kept = {name: kind for name, kind in zip((GATE, UP, DOWN), kinds) if not any(name in names for names, _, _ in MIXED[kinds])}
+    saved = sum(model.values[name].size * (2 - ON_DEVICE[kind]) for name, kind in kept.items())
+    assert all_reserved - reserved == saved, "codes that have a kernel stay codes"
+
+
+def test_status_shows_what_is_widened(tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, (Type.Q2_K, Type.Q8_0, Type.Q4_0))
+    for device, names in (("cpu", None), ("sim", "q2_k, q8_0")):
+        daemon = start_daemon("--device", device, "--compute-dtype", "bf16", model=model.path)
+        status, page = json.loads(daemon.get("/api/status")[1]), daemon.get("/")[1]
+        assert status["layers"][0]["weights"] == "q2_k+q8_0+q4_0" and status["layers"][0].get("widened") == names
+        assert (f"<td>{names}<td>" in page) == bool(names)
+        if names:
+            assert status["device"]["widened_bytes"] == 2 * EXPERTS * WIDTH * HIDDEN * 2
+            assert status["device"]["widened_stored_bytes"] == sum(model.tensors[f"blk.0.{name}"][0].nbytes for name in (GATE, UP))
+        daemon.stop()
+
+
+@pytest.mark.parametrize("device", ("sim:3", "cpu"))
+def test_verify_knows_what_devices_widen(device, tmp_path, start_daemon):
+    """With a shared expert, and plain experts that --quantize quantises where devices can read the result."""
+    spec = dataclasses.replace(QWEN, arch="qwen2moe", keys={"expert_shared_feed_forward_length": 256}, norm=False, shared=256,
+                               shared_gate=True, model_type="qwen2_moe")
+    cases = (((Type.Q5_K, Type.Q5_K, Type.Q4_0), (), [("q5_k", 2 * (EXPERTS + 1))]),
+             ((Type.F16, Type.Q4_1, Type.BF16), ("--quantize", "int4"), [("q4_1", EXPERTS + 1)]))
+    for kinds, options, wanted in cases:
+        model = Model(tmp_path / kinds[0].name, spec, kinds)
+        daemon = start_daemon("--device", device, "--compute-dtype", "bf16", *options, model=model.path)
+        done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", model.path, "--tokens", "1,20")
+        assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
+        number, lines = daemon.events("loaded")[0]["numerics_id"], daemon.events("widened")
+        assert ("+widen_gpu" in number) == (device != "cpu") and ("quantize_int4" in number) == bool(options)
+        assert [(line["format"], int(line["matrices"])) for line in lines] == (wanted if device != "cpu" else [])
+        daemon.stop()
 
 
 SOFTMAX, SIGMOID, OF_CHOSEN = ({"expert_gating_func": number} for number in (1, 2, 3))

@@ -57,6 +57,7 @@ static inline err_t try_to_serve_folder(struct served *s, const char *path, enum
         struct expertd_devices_request request;
         TRY(expertd_devices_parse(device, &request));
         TRY(expertd_devices_open(&request, &s->devices));
+        options.for_devices = true;
         s->devices->timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS;
         options.arithmetic = s->devices->facts.arithmetic;
         options.arithmetic_f32 = s->devices->facts.arithmetic_f32;

@@ -11,16 +11,18 @@
 
 #include "expert/model/layer_formats.h"
 #include "expert/model/layer_shapes.h"
+#include "expert/model/model.h"
 
 enum { E = 20, I = 64, H = 128 };
 
 // The formats of an expert's matrices: an entry of CODED, or PLAIN. `ordered`: the k of gate and up, and of down.
-enum { PLAIN = -1, FP8, FP8_BF16_SCALES, INT4, MX, KINDS };
+enum { PLAIN = -1, FP8, FP8_BF16_SCALES, INT4, MX, MINIMA, KINDS };
 static const struct expertd_quantised_format CODED[KINDS] = {
     [FP8] = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32},
     [FP8_BF16_SCALES] = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_BF16},
     [INT4] = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .scale_k = 32},
     [MX] = {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32},
+    [MINIMA] = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .minima = true, .scale_k = 32},
 };
 struct kinds {
     int gate, up, down;
@@ -34,7 +36,7 @@ static struct quantised_matrix matrices[E][EXPERT_MATRICES];
 static bool describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out) {
     (void)supply, (void)layer;
-    if (tensor > SUPPLY_DOWN) {
+    if (tensor > SUPPLY_DOWN || expert == SUPPLY_SHARED) {
         return false;
     }
     const struct kinds *kinds = &experts[expert];
@@ -57,7 +59,7 @@ static const struct layer_tensors LAYER = {.params = {.num_experts = E, .interme
 
 static int all_in_int4(void **state) {
     (void)state;
-    supply.widen = EXPERTD_DTYPE_NONE;
+    supply.widen = SUPPLY_WIDEN_NONE;
     for (size_t e = 0; e < E; e++) {
         experts[e] = (struct kinds){INT4, INT4, INT4, EXPERTD_DTYPE_BF16, {false}};
     }
@@ -112,7 +114,7 @@ static void widened_and_plain_experts_share_a_shape(void **state) {
     struct layer_shapes shapes;
     experts[0].gate = experts[0].up = experts[0].down = experts[5].up = PLAIN;
     experts[2].gate = MX;
-    supply.widen = EXPERTD_DTYPE_BF16;
+    supply.widen = SUPPLY_WIDEN_ALL;
     find(&shapes);
     assert_int_equal(shapes.count, 1);
     layer_shapes_free(&shapes);
@@ -161,10 +163,99 @@ static void too_many_combinations_are_refused_unless_widened(void **state) {
     assert_non_null(strstr(expertd_err_message(), "expert 16"));
     assert_non_null(strstr(expertd_err_message(), "--widen"));
     layer_shapes_free(&shapes);
-    supply.widen = EXPERTD_DTYPE_BF16;
+    supply.widen = SUPPLY_WIDEN_ALL;
     find(&shapes);
     assert_int_equal(shapes.count, 1);
     layer_shapes_free(&shapes);
+}
+
+// ---- what devices have no kernels for
+
+static enum expertd_weight_code code_of(const struct layer_shape *shape, int matrix) {
+    const struct expertd_quantised_format *format = shape->shape.matrix[matrix].format;
+    return format ? format->code : EXPERTD_CODE_COUNT;
+}
+
+static void only_what_devices_have_no_kernels_for_is_widened(void **state) {
+    (void)state;
+    enum { PACKED = EXPERTD_CODE_COUNT };
+    static const struct {
+        struct kinds stored;
+        int gate, up, down;
+    } CASES[] = {
+        {{MX, MX, FP8, EXPERTD_DTYPE_BF16, {false}}, EXPERTD_CODE_E2M1, EXPERTD_CODE_E2M1, EXPERTD_CODE_E4M3},
+        {{MINIMA, MINIMA, FP8, EXPERTD_DTYPE_BF16, {false}}, PACKED, PACKED, EXPERTD_CODE_E4M3},
+        {{MX, MX, MINIMA, EXPERTD_DTYPE_BF16, {false}}, EXPERTD_CODE_E2M1, EXPERTD_CODE_E2M1, PACKED},
+        {{MX, MINIMA, MX, EXPERTD_DTYPE_BF16, {false}}, PACKED, PACKED, EXPERTD_CODE_E2M1},
+        {{FP8, FP8_BF16_SCALES, MX, EXPERTD_DTYPE_BF16, {false}}, PACKED, PACKED, EXPERTD_CODE_E2M1},
+        {{PLAIN, MX, MX, EXPERTD_DTYPE_BF16, {false}}, PACKED, PACKED, EXPERTD_CODE_E2M1},
+        {{PLAIN, PLAIN, MX, EXPERTD_DTYPE_BF16, {false}}, PACKED, PACKED, EXPERTD_CODE_E2M1},
+        {{INT4, MX, MX, EXPERTD_DTYPE_BF16, {true, false}}, PACKED, PACKED, EXPERTD_CODE_E2M1},
+    };
+    supply.widen = SUPPLY_WIDEN_FOR_DEVICES;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct layer_shape shape;
+        experts[0] = CASES[i].stored;
+        assert_false(err_is(layer_shape_of(&supply, &LAYER, 0, EXPERTD_DTYPE_BF16, &shape)));
+        assert_int_equal(code_of(&shape, EXPERT_GATE), CASES[i].gate);
+        assert_int_equal(code_of(&shape, EXPERT_UP), CASES[i].up);
+        assert_int_equal(code_of(&shape, EXPERT_DOWN), CASES[i].down);
+        assert_int_equal(shape.shape.order[EXPERT_HIDDEN_ORDER], 0);
+    }
+}
+
+static void widened_formats_are_counted_with_their_layers(void **state) {
+    (void)state;
+    enum { LAYERS = 6 };
+    static const uint32_t NUMBERS[LAYERS] = {1, 2, 3, 5, 6, 9};
+    struct layer_tensors layers[LAYERS];
+    struct model_layer model_layers[LAYERS] = {{.params = {0}}};
+    struct model model = {.layers = model_layers, .num_layers = LAYERS};
+    char text[WIDENED_TEXT_MAX];
+    for (size_t i = 0; i < LAYERS; i++) {
+        layers[i] = LAYER;
+        layers[i].params.layer = model_layers[i].params.layer = NUMBERS[i];
+    }
+    experts[3].down = MINIMA;
+    experts[4].gate = PLAIN;
+    struct supply some = {
+        .source = &SOURCE, .layers = layers, .count = LAYERS, .widen = SUPPLY_WIDEN_FOR_DEVICES, .widen_dtype = EXPERTD_DTYPE_BF16};
+    widened_count(&some, &model.widened);
+    assert_int_equal(model.widened.count, 2);
+    assert_true(model.widened.any && !model.widened.all);
+    assert_string_equal(model.widened.formats[0].name, "int8_group32");
+    assert_false(model.widened.formats[0].has_kernel);
+    assert_int_equal(model.widened.formats[0].matrices, LAYERS);
+    assert_int_equal(model.widened.formats[0].bytes, LAYERS * H * I * 2);
+    assert_string_equal(model.widened.formats[1].name, "int4_group32");
+    assert_true(model.widened.formats[1].has_kernel);
+    assert_int_equal(model.widened.bytes, 2 * LAYERS * H * I * 2);
+    for (size_t i = 0; i < LAYERS; i++) {
+        assert_int_equal(widened_in_layer(&some, i, &model.widened), 3);
+        model_layers[i].widened = i == 1 ? 1 : 3;
+    }
+    assert_string_equal(model_widened_layers(&model, 0, text), "1-3,5-6,9");
+    assert_string_equal(model_widened_layers(&model, 1, text), "1,3,5-6,9");
+    assert_string_equal(widened_names_text(&model.widened, 3, text), "int8_group32, int4_group32");
+    assert_string_equal(widened_names_text(&model.widened, 2, text), "int4_group32");
+    some.widen = SUPPLY_WIDEN_ALL;
+    widened_count(&some, &model.widened);
+    assert_true(model.widened.any && model.widened.all && model.widened.count == 0);
+}
+
+static void long_lists_of_layers_are_cut(void **state) {
+    (void)state;
+    enum { LAYERS = 400 };
+    static struct model_layer layers[LAYERS];
+    struct model model = {.layers = layers, .num_layers = LAYERS};
+    char text[WIDENED_TEXT_MAX];
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        layers[i].params.layer = 2 * i;
+        layers[i].widened = 1;
+    }
+    model_widened_layers(&model, 0, text);
+    assert_memory_equal(text, "0,2,4,", 6);
+    assert_true(strlen(text) > WIDENED_TEXT_MAX - 16 && strcmp(text + strlen(text) - 4, ",...") == 0);
 }
 
 static void long_lists_are_cut_between_names(void **state) {
@@ -191,6 +282,9 @@ int main(void) {
         TEST(plain_dtypes_need_no_shapes_of_their_own),
         TEST(orders_belong_to_a_shape),
         TEST(too_many_combinations_are_refused_unless_widened),
+        TEST(only_what_devices_have_no_kernels_for_is_widened),
+        TEST(widened_formats_are_counted_with_their_layers),
+        TEST(long_lists_of_layers_are_cut),
         TEST(long_lists_are_cut_between_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
