@@ -31,7 +31,7 @@ static bool path_beside(char out[PATH_MAX]) {
     return length > 0 && length < PATH_MAX && access(out, X_OK) == 0;
 }
 
-enum { ARGUMENTS_MAX = 8, ARGUMENT_BYTES_MAX = PATH_MAX + 16, FLAGS_MAX = 3 };
+enum { ARGUMENTS_MAX = 8, ARGUMENT_BYTES_MAX = PATH_MAX + 16, FLAGS_MAX = 4 };
 
 struct command_line {
     char *arguments[ARGUMENTS_MAX]; // ends with NULL
@@ -62,6 +62,7 @@ FALLIBLE command_inspect(const struct ctl_options *options) {
     TRY(add(&line, "model", options->inspected));
     TRY(add(&line, "layers", options->layers));
     TRY(add(&line, "shards", options->shards));
+    TRY(add(&line, "device", options->device));
     line.arguments[line.count] = options->json ? json : NULL;
     if (path_beside(beside)) {
         execv(beside, line.arguments);

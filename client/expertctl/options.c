@@ -190,6 +190,7 @@ FILE_SETTER(output)
 FILE_SETTER(counts)
 FILE_SETTER(layers)
 FILE_SETTER(shards)
+FILE_SETTER(device)
 
 static FALLIBLE set_admin(struct ctl_options *out, const char *value) {
     struct address parsed;
@@ -314,14 +315,16 @@ static const struct flag_row FLAGS[] = {
     {"--once", NULL, set_once, TOP, "show one interval and exit"},
     {"--layers", "A-B", set_layers, INSPECT, "describe these layers only, as expertd --layers A-B would serve them"},
     {"--shards", "N", set_shards, INSPECT, "memory for N shards; by default for 1, 2, 4 and 8"},
+    {"--device", "DEVICE", set_device, INSPECT,
+     "describe device memory too, as expertd --device would take it; sim:N needs no GPU"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
 static FALLIBLE unknown_flag(const struct ctl_options *options, const char *word, size_t length) {
     if (options->command == COMMAND_INSPECT) {
         FAIL(EXPERTD_ERR_USAGE,
-             "unknown flag %.*s: expertctl inspect takes --layers, --shards and --json; give other options of a start to expertd "
-             "--inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN=true",
+             "unknown flag %.*s: expertctl inspect takes --layers, --shards, --device and --json; give other options of a start to "
+             "expertd --inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN=true",
              (int)length, word);
     }
     const char *names[FLAG_COUNT + BENCH_FLAGS_MAX];

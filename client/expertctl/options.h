@@ -51,8 +51,8 @@ struct ctl_options {
     int64_t interval_us;
     bool once;
     // inspect
-    const char *inspected;       // MODEL
-    const char *layers, *shards; // as expertd takes them; NULL: its defaults
+    const char *inspected;                // MODEL
+    const char *layers, *shards, *device; // as expertd takes them; NULL: its defaults
     // forward, compare and placement (without a layer: all layers)
     bool have_layer;
     uint32_t layer;

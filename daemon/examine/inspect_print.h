@@ -2,10 +2,13 @@
 #ifndef EXPERTD_DAEMON_EXAMINE_INSPECT_PRINT_H
 #define EXPERTD_DAEMON_EXAMINE_INSPECT_PRINT_H
 
+#include "daemon/examine/inspect_devices.h"
 #include "expert/model/model_inspect.h"
 
-FALLIBLE inspect_print_table(const struct inspection *inspection); // layers that are equal and consecutive are one row
-FALLIBLE inspect_print_json(const struct inspection *inspection);  // one object; EXPERTD_ERR_NOMEM
-void inspect_print_error_json(err_t e);                            // the calling thread's error, as one object
+// Layers that are equal and consecutive are one row.
+FALLIBLE inspect_print_table(const struct inspection *inspection, const struct inspected_devices *devices);
+// One object. EXPERTD_ERR_NOMEM.
+FALLIBLE inspect_print_json(const struct inspection *inspection, const struct inspected_devices *devices);
+void inspect_print_error_json(err_t e); // the calling thread's error, as one object
 
 #endif

@@ -261,19 +261,11 @@ static const char *reason_for_cpu(const struct options *options) {
                : NULL;
 }
 
-bool loading_uses_devices(const struct options *options) {
-    struct expertd_devices *devices = NULL;
-    if (strcmp(options->device, "auto") == 0 && reason_for_cpu(options)) {
-        return false;
-    }
-    err_t e = find_devices(options->device, &devices);
-    const bool uses = err_is(e) || devices != NULL;
-    expertd_devices_close(devices);
-    return uses;
+const char *loading_device(const struct options *options) {
+    return strcmp(options->device, "auto") == 0 && reason_for_cpu(options) ? "cpu" : options->device;
 }
 
-// Opens the devices and sets the number of shards: one for each device, or --shards if that is larger.
-static FALLIBLE open_devices(struct options *options, const char *device, struct loaded *out) {
+FALLIBLE loading_open_devices(struct options *options, const char *device, struct loaded *out) {
     TRY(find_devices(device, &out->devices));
     if (!out->devices) {
         return OK;
@@ -295,12 +287,16 @@ static FALLIBLE open_devices(struct options *options, const char *device, struct
     return OK;
 }
 
-// Reserves device memory for the weights. model_load then copies each expert to its device after packing it.
-static FALLIBLE reserve_device_weights(const struct options *options, struct loaded *out) {
-    struct device_weights_options weights = {.devices = out->devices,
-                                             .spare_bytes = options->move_bytes_max,
-                                             .max_batch_tokens = options->max_batch_tokens,
-                                             .max_top_k = options->max_top_k};
+struct device_weights_options loading_device_weights_options(const struct options *options, struct expertd_devices *devices) {
+    return (struct device_weights_options){.devices = devices,
+                                           .spare_bytes = options->move_bytes_max,
+                                           .max_batch_tokens = options->max_batch_tokens,
+                                           .max_top_k = options->max_top_k};
+}
+
+// model_load then reserves the device memory, and copies each expert to its device after packing it.
+static FALLIBLE create_device_weights(const struct options *options, struct loaded *out) {
+    struct device_weights_options weights = loading_device_weights_options(options, out->devices);
     return out->devices ? device_weights_create(&weights, &out->weights) : OK;
 }
 
@@ -393,12 +389,12 @@ static FALLIBLE begin_schedules(const struct options *options, struct loaded *ou
 
 static FALLIBLE load_all(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
-    TRY(open_devices(options, device, out));
+    TRY(loading_open_devices(options, device, out));
     if (out->devices) { // before the model is read, so that a lack of memory is reported at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
     }
     TRY(loading_start_teams(options, out));
-    TRY(reserve_device_weights(options, out));
+    TRY(create_device_weights(options, out));
     TRY(load_model(options, out));
     TRY(begin_schedules(options, out));
     TRY(start_engine(options, out));
@@ -433,14 +429,14 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
     if (reason) {
         log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=\"%s\"", reason);
     }
-    err_t e = load_on(options, reason ? "cpu" : options->device, serve, listener, out, &on_devices);
+    err_t e = load_on(options, loading_device(options), serve, listener, out, &on_devices);
     bool device_failed = e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_NOMEM || e.code == EXPERTD_ERR_SHARD_LOST;
     if (!auto_device || !on_devices || !device_failed) {
         return e;
     }
     char quoted[EXPERTD_ERR_MESSAGE_MAX + 16];
     log_line(LOG_LEVEL_WARNING, "device_auto", "kind=cpu reason=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
-    options->shards = shards; // open_devices may have changed it
+    options->shards = shards; // loading_open_devices may have changed it
     return load_on(options, "cpu", serve, listener, out, &on_devices);
 }
 

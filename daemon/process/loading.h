@@ -50,13 +50,18 @@ void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 // Selects the CPU kernels according to --kernels and --numerics. Errors as expertd_kernel_select.
 FALLIBLE loading_select_kernels(const struct options *options);
 
-// Would a start compute on devices? Opens them and closes them again. An error of a device that is asked for by name counts as yes.
-bool loading_uses_devices(const struct options *options);
+// The device that a start tries first: --device, or "cpu" if auto is decided by --kernels or --numerics.
+const char *loading_device(const struct options *options);
+
+// Opens the devices, and sets the number of shards: one for each device, or --shards if that is larger. out->devices stays NULL
+// with "cpu", and with "auto" where there is no free GPU of a tested kind, which is logged.
+FALLIBLE loading_open_devices(struct options *options, const char *device, struct loaded *out);
+struct device_weights_options loading_device_weights_options(const struct options *options, struct expertd_devices *devices);
 
 // Sets topology, team and node_teams of `out`.
 FALLIBLE loading_start_teams(const struct options *options, struct loaded *out);
 
-// The model that the options ask for, on the teams of `loaded`. Borrows from both.
+// The model that the options ask for, on the teams and for the devices of `loaded`. Borrows from both.
 struct model_options loading_model_options(const struct options *options, const struct loaded *loaded);
 
 struct loading_progress {

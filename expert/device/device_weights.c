@@ -167,7 +167,7 @@ static void explain_widened(const struct widened *widened, enum expertd_dtype dt
 static FALLIBLE check_fits(const struct device_weights *w, const struct model *model, uint32_t device) {
     struct expertd_devices *devices = w->options.devices;
     const struct device_weights_sizes *sizes = &w->sizes[device];
-    if (sizes->weights + sizes->batches + sizes->links <= sizes->available) {
+    if (device_weights_needed(sizes) <= sizes->available) {
         return OK;
     }
     char text[5][MEMORY_TEXT_MAX], links[MEMORY_TEXT_MAX + 16] = "", cause[WIDENED_TEXT_MAX + 160];
@@ -184,8 +184,7 @@ static FALLIBLE check_fits(const struct device_weights *w, const struct model *m
          memory_text(sizes->available, text[3]), cause, mend);
 }
 
-// Sets w->sizes of the device and returns the number of spare slots.
-static FALLIBLE measure(struct device_weights *w, const struct model *model, uint32_t device, uint32_t *spare) {
+static FALLIBLE measure_on(struct device_weights *w, const struct model *model, uint32_t device) {
     struct expertd_devices *devices = w->options.devices;
     struct expertd_device_error error;
     struct expertd_device_facts facts;
@@ -194,8 +193,7 @@ static FALLIBLE measure(struct device_weights *w, const struct model *model, uin
     struct device_pool pool = {0};
     lay_out(w, model, device, 0, &pool);
     const size_t without = pool.used;
-    *spare = spare_slots(w, model, device);
-    lay_out(w, model, device, *spare, &pool);
+    lay_out(w, model, device, spare_slots(w, model, device), &pool);
     w->sizes[device] = (struct device_weights_sizes){.weights = pool.used,
                                                      .moves = pool.used - without,
                                                      .batches = device_batch_bytes(model, &limits, devices, device),
@@ -208,9 +206,6 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
     struct expertd_devices *devices = w->options.devices;
     struct expertd_device_error error;
     struct device_pool pool = {0};
-    uint32_t spare;
-    TRY(measure(w, model, device, &spare));
-    TRY(check_fits(w, model, device));
     const size_t bytes = w->sizes[device].weights;
     if (bytes == 0) {
         return OK; // the device has no rank
@@ -218,7 +213,7 @@ static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, 
     TRY(expertd_devices_check(devices, device, devices->table->reserve(devices->all[device], bytes, &w->memory[device], &error),
                               &error));
     pool.memory = w->memory[device];
-    lay_out(w, model, device, spare, &pool);
+    lay_out(w, model, device, spare_slots(w, model, device), &pool);
     return OK;
 }
 
@@ -319,9 +314,12 @@ FALLIBLE device_weights_measure(struct device_weights *w, const struct model *mo
     TRY(check_layers(model));
     TRY(make_tables(w, model));
     for (uint32_t d = 0; d < w->options.devices->count; d++) {
-        uint32_t spare;
-        TRY(measure(w, model, d, &spare));
+        TRY(measure_on(w, model, d));
     }
+    return OK;
+}
+
+FALLIBLE device_weights_check_fits(const struct device_weights *w, const struct model *model) {
     for (uint32_t d = 0; d < w->options.devices->count; d++) {
         TRY(check_fits(w, model, d));
     }
@@ -337,8 +335,8 @@ uint64_t device_weights_layer_bytes(const struct device_weights *w, size_t layer
 }
 
 FALLIBLE device_weights_begin(struct device_weights *w, const struct model *model, unsigned threads) {
-    TRY(check_layers(model));
-    TRY(make_tables(w, model));
+    TRY(device_weights_measure(w, model));
+    TRY(device_weights_check_fits(w, model));
     TRY(number_slots(w, model));
     for (uint32_t d = 0; d < w->options.devices->count; d++) {
         TRY(reserve_on(w, model, d));

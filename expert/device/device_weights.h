@@ -41,6 +41,10 @@ struct device_weights_sizes {
     uint64_t available; // at the time of the measurement
 };
 
+static inline uint64_t device_weights_needed(const struct device_weights_sizes *sizes) {
+    return sizes->weights + sizes->batches + sizes->links;
+}
+
 struct device_weights {
     struct device_weights_options options;
     size_t num_layers;
@@ -68,10 +72,10 @@ FALLIBLE device_weights_put(struct device_weights *weights, const struct model *
                             unsigned thread); // to all ranks that hold the expert; thread < threads of begin
 FALLIBLE device_weights_end(struct device_weights *weights, const struct model *model);
 
-// Instead of begin, for a model that is not loaded: sets the sizes, reserves nothing. Errors as begin; the
-// sizes are also set if they do not fit.
+// The first steps of begin, which reserve nothing: setting the sizes, and refusing a model that does not fit.
 FALLIBLE device_weights_measure(struct device_weights *weights, const struct model *model);
-uint64_t device_weights_layer_bytes(const struct device_weights *weights, size_t layer); // on all devices, with spare slots
+FALLIBLE device_weights_check_fits(const struct device_weights *weights, const struct model *model);
+uint64_t device_weights_layer_bytes(const struct device_weights *weights, size_t layer); // measured, on all devices
 
 struct model_sink device_weights_sink(struct device_weights *weights);
 FALLIBLE device_weights_take_loaded(struct device_weights *weights, const struct model *model); // all three steps

@@ -24,10 +24,6 @@ struct loader_digests {
 // Errors as model_load. The caller closes the supply, also on error.
 FALLIBLE loader_open(const struct model_options *options, struct supply *supply, struct model *model);
 
-// The steps of model_load before the first weight is read: loader_open, loader_reserve, and the sink's begin. Errors as model_load.
-// The caller closes the supply and releases the model, also on error.
-FALLIBLE loader_begin(const struct model_options *options, struct supply *supply, struct model *model);
-
 struct loader_layer_sizes {
     char quantisation[QUANTISATION_NAME_MAX]; // as in struct model_layer
     uint64_t bytes;                           // of the layer in memory
@@ -54,6 +50,10 @@ uint64_t loader_stored_bytes(const struct supply *supply, size_t layer);
 // name must be set. EXPERTD_ERR_NOMEM: the message has the figures and the number of layers that would fit. EXPERTD_ERR_CONFIG:
 // more ranks than experts. EXPERTD_ERR_CHECKPOINT: parameters that are not supported. The caller releases the model, also on error.
 FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model);
+
+// The last step before the first weight is read: loader_reserve, and the sink's begin. Errors of both. The caller releases the
+// model, also on error.
+FALLIBLE loader_begin(const struct supply *supply, const struct model_options *options, struct model *model);
 
 // Bytes of staging memory, outside the arena: one part for each thread of the team.
 uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options);

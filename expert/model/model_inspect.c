@@ -84,7 +84,7 @@ static FALLIBLE measure_all(const struct supply *supply, const struct model_opti
     return e;
 }
 
-static FALLIBLE inspect_supply(const struct supply *supply, const struct model_options *options, const struct model *model,
+static FALLIBLE inspect_supply(const struct supply *supply, const struct model_options *options, struct model *model,
                                const uint32_t *shards, size_t count, struct inspection *out) {
     memcpy(out->name, model->name, sizeof out->name);
     memcpy(out->model_type, model->model_type, sizeof out->model_type);
@@ -100,7 +100,7 @@ static FALLIBLE inspect_supply(const struct supply *supply, const struct model_o
     out->notes = supply->checkpoint ? checkpoint_take_notes(supply->checkpoint) : NULL;
     TRY(measure_all(supply, options, model, shards, count, out));
     memcpy(out->numerics_id, model->numerics_id, sizeof out->numerics_id);
-    return OK;
+    return options->sink ? loader_begin(supply, options, model) : OK;
 }
 
 // ---- a model that is refused: what can be recognised nevertheless. Errors of these steps repeat the refusal, or follow from it.
@@ -200,9 +200,10 @@ void model_inspect(const struct model_options *options, const uint32_t *shards, 
     if (!err_is(e)) {
         e = inspect_supply(&supply, options, &model, shards, count, out);
     }
+    err_save(e, &out->refusal); // first: the steps below may record other errors
+    model_deinit(&model);
     supply_close(&supply);
     if (err_is(e)) {
-        err_save(e, &out->refusal);
         if (out->count == 0) {
             recognise(options, out);
         }

@@ -30,7 +30,7 @@ struct inspected_shards {
     uint32_t shards;
     uint64_t weights, staging, scratch; // bytes; staging only during the load, scratch only after it
     uint64_t largest;                   // bytes of the routed experts of the shard with the most
-    bool fit;                           // a daemon on the CPU would start with the memory that is available now
+    bool fit;                           // the daemon would start with the memory that is available now
 };
 
 enum { INSPECTED_SHARDS_MAX = 8 };
@@ -47,13 +47,14 @@ struct inspection {
     struct inspected_shards shards[INSPECTED_SHARDS_MAX];
     size_t shards_count;
     struct memory_limit available, loading; // for weights and scratch; for weights and staging
-    struct err_copy too_large;              // the refusal of a start on the CPU with the first number of shards, for lack of memory
+    struct err_copy too_large;              // the refusal of a start with the first number of shards, for lack of memory
     struct checkpoint_notes *notes;         // owned; NULL: none
     struct err_copy refusal;                // code EXPERTD_ERR_OK: the model is served
 };
 
-// shards: [count] numbers of shards for which memory is computed. options->ranks is ignored; scratch_bytes is called with
-// model->ranks set. Whatever fails is out->refusal. The caller deinits.
+// shards: [count] numbers of shards for which memory is computed; scratch_bytes is called with model->ranks set. options->ranks is
+// used with a sink only: its `begin` then sees the model laid out, as in model_load, and may refuse it. Whatever fails is
+// out->refusal. The caller deinits.
 void model_inspect(const struct model_options *options, const uint32_t *shards, size_t count, struct inspection *out);
 void inspection_deinit(struct inspection *inspection); // legal on a zeroed struct
 

@@ -147,8 +147,7 @@ FALLIBLE loader_open(const struct model_options *options, struct supply *supply,
     return OK;
 }
 
-FALLIBLE loader_begin(const struct model_options *options, struct supply *supply, struct model *model) {
-    TRY(loader_open(options, supply, model));
+FALLIBLE loader_begin(const struct supply *supply, const struct model_options *options, struct model *model) {
     TRY(loader_reserve(supply, options, model));
     unsigned threads = options->team ? expertd_team_threads(options->team) : 1;
     return options->sink ? options->sink->begin(options->sink->context, model, threads) : OK;
@@ -160,7 +159,8 @@ FALLIBLE model_load(const struct model_options *options, struct model *out) {
     struct loader_digests *digests = NULL;
     err_t e;
     *out = (struct model){0};
-    TRY_OUT(e, loader_begin(options, &supply, &model));
+    TRY_OUT(e, loader_open(options, &supply, &model));
+    TRY_OUT(e, loader_begin(&supply, options, &model));
     digests = calloc(supply.count, sizeof *digests);
     if (!digests) {
         e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for the digests of %zu layers", supply.count);

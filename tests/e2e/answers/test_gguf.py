@@ -135,7 +135,7 @@ def test_status_shows_what_is_widened(tmp_path, start_daemon):
 
 
 @pytest.mark.parametrize("device", ("sim:3", "cpu"))
-def test_verify_knows_what_devices_widen(device, tmp_path, start_daemon):
+def test_verify_widens_as_the_daemon_did(device, tmp_path, start_daemon):
     """With a shared expert, and plain experts that --quantize quantises where devices can read the result."""
     spec = dataclasses.replace(QWEN, arch="qwen2moe", keys={"expert_shared_feed_forward_length": 256}, norm=False, shared=256,
                                shared_gate=True, model_type="qwen2_moe")

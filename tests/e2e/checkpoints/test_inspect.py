@@ -7,10 +7,15 @@ import shutil
 import subprocess
 import time
 
+import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter
 
 from harness.checkpoints import copy_case, read_header
 from harness.daemon import Daemon, clean_environment, run_program
+from harness.gguf_models import Model as Gguf
+from harness.gguf_models import Spec
 from harness.paths import BIN, GOLDENS, SANITIZER, SLOW
 
 CASES = ("mixtral", "qwen2_moe", "qwen3_moe_sharded", "deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
@@ -50,6 +55,113 @@ def test_the_figures_are_those_of_a_start(case, arguments, start_daemon):
         for mine, theirs in zip(found["layers"], served.layers, strict=True):
             assert (mine["layer"], mine["num_experts"], mine["hidden_size"], mine["top_k"], mine["prefix"]) == (
                 theirs.layer, theirs.num_experts, theirs.hidden_size, theirs.top_k, theirs.prefix)
+
+
+# ---- devices
+
+GGUF = {"minima": (Type.Q4_K, Type.Q4_K, Type.Q4_K), "mixed": (Type.Q2_K, Type.Q8_0, Type.Q4_0), "kernels": (Type.Q6_K, Type.Q6_K, Type.Q3_K)}
+
+
+def case_of(name, folder):
+    if name in GGUF:
+        return Gguf(folder, Spec("qwen3moe", norm=True, model_type="qwen3_moe"), GGUF[name]).path
+    return name if name.startswith("synthetic:") else GOLDENS / name
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("arguments", (("--device", "sim"), ("--device", "sim:2", "--move-bytes-max", "3MiB"),
+                                       ("--device", "sim:2", "--shards", 3, "--max-batch-tokens", 64, "--widen")))
+@pytest.mark.parametrize("case", (*GGUF, "qwen2_moe", "gpt_oss_mxfp4", "synthetic:tiny,format=mxfp4"))
+def test_the_figures_on_devices_are_those_of_a_start(case, arguments, tmp_path, start_daemon):
+    model = case_of(case, tmp_path)
+    found = inspect_json(model, *arguments)
+    daemon = start_daemon(*arguments, model=model, tcp=False)
+    loaded, engine, status = daemon.events("loaded")[0], daemon.events("engine")[0], json.loads(daemon.get("/api/status")[1])
+    devices = found["devices"]
+    assert found["served"] and found["refusal"] is None and devices["refusal"] is None
+    assert devices["numerics_id"] == loaded["numerics_id"]
+    assert devices["reserved_bytes"] == int(engine["device_bytes"]) == status["device"]["reserved_bytes"]
+    assert devices["host_scratch_bytes"] == int(engine["scratch_bytes"])
+    assert (devices["kind"], devices["count"], devices["name"]) == ("sim", status["device"]["count"], status["device"]["name"])
+    each = devices["devices"]
+    assert sum(layer["device_bytes"] for layer in found["layers"]) == sum(device["weights_bytes"] for device in each)
+    assert all(device["fits"] and device["available_bytes"] == 64 << 30 for device in each)
+    assert (sum(device["moves_bytes"] for device in each) > 0) == ("sim:2" in arguments)
+    assert [layer["widened"] or "" for layer in found["layers"]] == [layer["widened"] for layer in status["layers"]]
+    lines = [{key: line[key] for key in ("format", "layers", "matrices", "stored_bytes", "bytes")} for line in daemon.events("widened")]
+    assert lines == [{key: str(entry[key]) for key in lines[0]} for entry in devices["widened"]]
+    assert bool(lines) == (case in ("minima", "mixed") and "--widen" not in arguments)
+
+
+def test_layers_and_devices_add_up():
+    all_layers, one = (inspect_json("synthetic:tiny", "--device", "sim", *layers) for layers in ((), ("--layers", "2-2")))
+    assert all_layers["layers"][2]["device_bytes"] == one["layers"][0]["device_bytes"] == one["devices"]["devices"][0]["weights_bytes"]
+    text = inspect("synthetic:tiny", "--device", "sim:2")
+    rows = [line.split() for line in text.splitlines() if line.startswith("sim ")]
+    assert [row[:2] + row[-1:] for row in rows] == [["sim", "0", "fits"], ["sim", "1", "fits"]]
+    assert "on devices 1/bf16/sm_90" in text and "widened" not in text
+
+
+def test_what_devices_widen_is_said(tmp_path):
+    model = case_of("mixed", tmp_path)
+    lines = [line for line in inspect(model, "--device", "sim").splitlines() if line.startswith("widened ")]
+    assert len(lines) == 2 and "q2_k to BF16 in layers 0, 8 matrices: 168.0 KiB in the files, 1.0 MiB on devices" in lines[0]
+    assert "no kernel for this format" in lines[0] and "gate and up of an expert in one format" in lines[1]
+    assert inspect_json(model)["devices"] is None and "on devices" not in inspect(model)
+
+
+def huge_gguf(folder):
+    """20 GiB of holes in Q4_K, for which a simulated GPU of 64 GiB would need 72."""
+    hidden, width, experts, layers = 2048, 1024, 256, 24
+    writer = GGUFWriter(folder / "huge.gguf", "qwen3moe")
+    sizes = {"block_count": layers, "embedding_length": hidden, "expert_count": experts, "expert_used_count": 8,
+             "expert_feed_forward_length": width, "context_length": 4096, "attention.head_count": 4}
+    for key, value in sizes.items():
+        writer.add_uint32(f"qwen3moe.{key}", value)
+    for layer in range(layers):
+        writer.add_tensor_info(f"blk.{layer}.ffn_gate_inp.weight", (experts, hidden), np.dtype(np.float32), 4 * experts * hidden, Type.F32)
+        for part in ("gate", "up", "down"):
+            n, k = (hidden, width) if part == "down" else (width, hidden)
+            row = k // 256 * 144
+            writer.add_tensor_info(f"blk.{layer}.ffn_{part}_exps.weight", (experts, n, row), np.dtype(np.uint8), experts * n * row, Type.Q4_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    stored = layers * (4 * experts * hidden + experts * 3 * hidden * width // 256 * 144)
+    path = folder / "huge.gguf"
+    os.truncate(path, -(-path.stat().st_size // 32) * 32 + stored)
+    return path
+
+
+def test_a_model_that_does_not_fit_widened_is_refused_with_the_reason(tmp_path):
+    path = huge_gguf(tmp_path)
+    found = inspect_json(path, "--device", "sim", status=69)
+    started = run_program("expertd", "--model", path, "--device", "sim", "--listen", f"unix:{tmp_path}/s", "--http", "off")
+    assert started.returncode == 69 and found["refusal"]["message"] in started.stderr and found["refusal"] == found["devices"]["refusal"]
+    message = found["refusal"]["message"]
+    assert "20.2 GiB of q4_k in the files become 72.0 GiB of BF16 in all, as GPUs have no kernels for them" in message
+    assert "take the model in another format, or let the CPU compute the codes (--device cpu)" in message
+    assert not found["devices"]["devices"][0]["fits"] and found["layers"][23]["widened"] == "q4_k"
+    few = inspect_json(path, "--device", "sim", "--layers", "0-19")
+    assert few["served"] and few["devices"]["widened"][0]["layers"] == "0-19"
+
+
+def test_devices_decide_what_is_refused(tmp_path):
+    """Latent experts run on the CPU only; a model larger than the host's memory may fit on devices."""
+    keys = {"expert_gating_func": 2, "expert_shared_count": 1, "expert_shared_feed_forward_length": 128, "moe_latent_size": 512}
+    spec = Spec("nemotron_h_moe", keys, score="sigmoid", select_bias=True, shared=128, activation="relu2", latent=512,
+                model_type="nemotron_h")
+    latent = Gguf(tmp_path, spec, Type.Q8_0).path
+    assert inspect_json(latent)["served"]
+    refused = inspect_json(latent, "--device", "sim", status=69)
+    assert "latent experts" in refused["refusal"]["message"] and refused["layers"][0].get("device_bytes") is None
+    small = ("--memory-max", "9MiB", "--threads", 1)
+    assert inspect_json("synthetic:tiny", *small, "--device", "cpu", status=69)["refusal"]["reason"] == "NOMEM"
+    served = inspect_json("synthetic:tiny", *small, "--device", "sim")
+    assert served["served"] and not served["shards"][0]["fits"]
+    none = inspect_json("synthetic:tiny", "--device", "sim:9", status=69)
+    assert "there are 8" in none["refusal"]["message"] and none["devices"] is None and none["shards"][0]["fits"]
 
 
 def test_bytes_on_disk_are_those_of_the_headers():
@@ -260,6 +372,7 @@ def test_expertctl_runs_the_expertd_on_path_or_says_that_there_is_none(tmp_path)
     ("expertctl", ("inspect", "--widen", "synthetic:tiny"), "expertd --inspect --model MODEL, or set their variables, as in EXPERTD_WIDEN"),
     ("expertctl", ("models", "--shards", "2"), "belongs to expertctl inspect"),
     ("expertctl", ("models", "--layers", "0-1"), "belongs to expertctl bench"),
+    ("expertctl", ("models", "--device", "cpu"), "belongs to expertctl inspect"),
 ])
 def test_wrong_command_lines(program, arguments, named):
     done = run_program(program, *arguments)
@@ -279,6 +392,13 @@ def test_an_error_is_one_json_object_too(arguments, env, named):
         done = run_program(*run, "--json", *arguments, env=env)
         found = json.loads(done.stdout)["error"]
         assert done.returncode in (64, 69, 78) and named in found["message"] and found["message"] in done.stderr
+
+
+def test_expertctl_describes_devices():
+    done = run_program("expertctl", "inspect", "synthetic:tiny", "--device", "sim:2", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["devices"]["count"] == 2
+    wrong = run_program("expertctl", "inspect", "synthetic:tiny", "--device", "gpu")
+    assert wrong.returncode == 64 and "sim:N" in wrong.stderr
 
 
 def test_layers_may_precede_the_command():
