@@ -253,16 +253,24 @@ static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }
 
-// The option other than --device that selects the CPU, and the reason for the log; NULL: none.
-static const char *reason_for_cpu(const struct options *options) {
-    return strcmp(options->kernels, "auto") != 0 ? "--kernels selects kernels of the CPU; --device cuda would use GPUs regardless"
-           : strcmp(options->numerics, "portable") == 0
-               ? "--numerics portable asks for the bits that all CPUs can compute, which GPUs do not give"
-               : NULL;
+// Does --kernels or --numerics ask for the CPU's arithmetic?
+static bool asks_for_the_cpu(const struct options *options) {
+    return strcmp(options->kernels, "auto") != 0 || strcmp(options->numerics, "portable") == 0;
+}
+
+static void log_why_cpu(const struct options *options) {
+    if (strcmp(options->kernels, "auto") != 0) {
+        log_line(LOG_LEVEL_INFO, "device_auto",
+                 "kind=cpu reason=\"--kernels %s selects kernels of the CPU; --device cuda would use GPUs regardless\"",
+                 options->kernels);
+    } else {
+        log_line(LOG_LEVEL_INFO, "device_auto",
+                 "kind=cpu reason=\"--numerics portable asks for the bits that all CPUs can compute, which GPUs do not give\"");
+    }
 }
 
 const char *loading_device(const struct options *options) {
-    return strcmp(options->device, "auto") == 0 && reason_for_cpu(options) ? "cpu" : options->device;
+    return strcmp(options->device, "auto") == 0 && asks_for_the_cpu(options) ? "cpu" : options->device;
 }
 
 FALLIBLE loading_open_devices(struct options *options, const char *device, struct loaded *out) {
@@ -425,9 +433,8 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
     TRY(log_device(options));
     log_passed_over();
     const bool auto_device = strcmp(options->device, "auto") == 0;
-    const char *reason = auto_device ? reason_for_cpu(options) : NULL;
-    if (reason) {
-        log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=\"%s\"", reason);
+    if (auto_device && asks_for_the_cpu(options)) {
+        log_why_cpu(options);
     }
     err_t e = load_on(options, loading_device(options), serve, listener, out, &on_devices);
     bool device_failed = e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_NOMEM || e.code == EXPERTD_ERR_SHARD_LOST;
