@@ -19,6 +19,19 @@ FALLIBLE expert_block_over(void *data, size_t bytes, struct expert_block **out) 
     return OK;
 }
 
+FALLIBLE expert_block_create(size_t bytes, const struct topology_node *node, struct expert_block **out) {
+    TRY(expert_block_over(NULL, bytes, out));
+    err_t e = arena_init(&(*out)->mapping, bytes);
+    if (err_is(e)) {
+        expert_block_drop(*out);
+        *out = NULL;
+        return e;
+    }
+    (*out)->data = (*out)->mapping.base;
+    topology_prefer(node, (*out)->data, bytes);
+    return OK;
+}
+
 static uint64_t digest_of(const void *data, size_t bytes) {
     struct digest digest;
     digest_init(&digest);

@@ -89,6 +89,8 @@ struct block_copier {
 
 // Creates a block, with one reference, over existing memory of the model's arena, which must outlive the block. EXPERTD_ERR_NOMEM.
 FALLIBLE expert_block_over(void *data, size_t bytes, struct expert_block **out);
+// A block in memory of its own, on `node` unless that is NULL; its data is zero. EXPERTD_ERR_NOMEM.
+FALLIBLE expert_block_create(size_t bytes, const struct topology_node *node, struct expert_block **out);
 // A copy in memory of its own, on `node` unless that is NULL, verified by digest. EXPERTD_ERR_NOMEM; EXPERTD_ERR_IO: the copy
 // differs.
 FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, const struct topology_node *node,

@@ -1,243 +1,11 @@
 #include "expert/model/loader.h"
 
-#include <math.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/checkpoint/digest.h"
-#include "expert/model/model_audit.h"
+#include "expert/model/loader_tensors.h"
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
-
-// Counts suspicious values on all threads. See struct model_suspicious.
-struct suspicious {
-    _Atomic uint64_t count;
-    _Atomic uint64_t first; // key_of the first matrix with such values; UINT64_MAX: none
-};
-
-struct load {
-    const struct supply *supply;
-    const struct model_options *options;
-    struct model *model;
-    struct loader_digests *digests; // [layers]
-    struct arena staging;           // [threads] of staging_bytes
-    size_t staging_bytes;
-    size_t layer_tasks;       // tasks of a layer: one for each expert, and one for the router and the shared expert
-    uint64_t all_bytes;       // as stored
-    int64_t next_progress_ns; // used by thread 0 only
-    _Atomic uint64_t done_bytes;
-    struct suspicious suspicious_scales, zeros_of_16; // as in struct model
-    _Atomic bool failed; // the thread that sets it writes `error`, which is read after all tasks have ended
-    struct err_copy error;
-};
-
-static void widen_vector(const struct vector_source *s, size_t count, float *out) {
-    const char *data = s->data;
-    size_t stride = s->stride * expertd_dtype_size(s->dtype);
-    for (size_t i = 0; i < count; i++) {
-        expertd_dtype_widen(s->dtype, data + i * stride, 1, out + i);
-    }
-}
-
-static void store_vector(const struct supply_matrix *m, float *out) {
-    struct vector_source source = {.data = m->source.data, .dtype = m->source.dtype, .stride = m->source.k_stride};
-    widen_vector(&source, m->k, out);
-}
-
-static FALLIBLE pack_into(const struct supply_matrix *m, const struct expertd_packed_weights *packed, size_t group) {
-    INVARIANT(packed->data);
-    if (packed->format) {
-        return expertd_pack_quantised(&m->rows.source, packed->format, m->k, m->n, packed->data[group]);
-    }
-    expertd_pack_weights(&m->source, m->k, m->n, packed->dtype, packed->layout, packed->data[group]);
-    return OK;
-}
-
-// Stores the permutation of k. Gate and up read the same row, so that up's must equal gate's, which is stored already (`is_set`).
-static FALLIBLE store_order(const struct supply_matrix *m, bool is_set, void *const *orders, size_t group) {
-    if (!orders || !m->rows.order) {
-        return OK;
-    }
-    if (!is_set) {
-        memcpy(orders[group], m->rows.order, m->k * sizeof *m->rows.order);
-    } else if (memcmp(orders[group], m->rows.order, m->k * sizeof *m->rows.order) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "gate and up have different g_idx, so that one permuted row of activations cannot serve both: "
-                                     "serve this model with --widen");
-    }
-    return OK;
-}
-
-static FALLIBLE store_matrix(const struct supply_matrix *m, enum supply_tensor tensor, const struct expert_weights *experts,
-                             size_t group) {
-    bool gated = experts->gate.data != NULL;
-    const struct expertd_packed_weights *packed = tensor == SUPPLY_GATE ? &experts->gate
-                                                  : tensor == SUPPLY_UP ? &experts->up
-                                                                        : &experts->down;
-    TRY(store_order(m, tensor == SUPPLY_UP && gated, tensor == SUPPLY_DOWN ? experts->inner_order : experts->hidden_order, group));
-    return pack_into(m, packed, group);
-}
-
-// Writes the tensor to its place in the model.
-static FALLIBLE store(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
-                      const struct expert_weights *experts, size_t group) {
-    switch (tensor) {
-    case SUPPLY_GATE:
-    case SUPPLY_UP:
-    case SUPPLY_DOWN:
-        return store_matrix(m, tensor, experts, group);
-    case SUPPLY_GATE_BIAS:
-        store_vector(m, experts->gate_bias[group]);
-        break;
-    case SUPPLY_UP_BIAS:
-        store_vector(m, experts->up_bias[group]);
-        break;
-    case SUPPLY_DOWN_BIAS:
-        store_vector(m, experts == &layer->shared ? layer->output_bias : experts->down_bias[group]);
-        break;
-    case SUPPLY_ROUTER:
-        return pack_into(m, &layer->router, 0);
-    case SUPPLY_ROUTER_BIAS:
-        store_vector(m, layer->router_bias);
-        break;
-    case SUPPLY_SELECTION_BIAS:
-        store_vector(m, layer->selection_bias);
-        break;
-    case SUPPLY_SHARED_GATE:
-        return pack_into(m, &layer->shared_gate, 0);
-    case SUPPLY_LATENT_IN:
-        return pack_into(m, &layer->latent_in, 0);
-    case SUPPLY_LATENT_OUT:
-        return pack_into(m, &layer->latent_out, 0);
-    case SUPPLY_OUTPUT_NORM:
-        store_vector(m, layer->output_norm);
-        break;
-    case SUPPLY_TENSORS:
-        break;
-    }
-    INVARIANT(tensor < SUPPLY_TENSORS);
-    return OK;
-}
-
-// The tensors that a task loads, and their destination.
-struct load_item {
-    size_t layer;
-    uint32_t expert;                      // or SUPPLY_SHARED
-    const struct expert_weights *experts; // destination: group `group` of these
-    size_t group;
-    void *staging;
-};
-
-static const char *tensor_text(enum supply_tensor tensor) {
-    static const char *const NAMES[SUPPLY_TENSORS] = {"gate",
-                                                      "up",
-                                                      "down",
-                                                      "gate's bias",
-                                                      "up's bias",
-                                                      "down's bias",
-                                                      "router",
-                                                      "router bias",
-                                                      "selection bias",
-                                                      "shared gate",
-                                                      "projection into the latent space",
-                                                      "projection out of the latent space",
-                                                      "output norm"};
-    return NAMES[tensor];
-}
-
-// The position of a matrix in the order of layers, experts and tensors; the lowest bit is 1 for its global scale. The first
-// suspicious matrix is the one with the smallest key, whichever thread loads it.
-static uint64_t key_of(const struct load_item *item, enum supply_tensor tensor, bool global) {
-    return (uint64_t)item->layer << 48 | (uint64_t)item->expert << 16 | (uint64_t)tensor << 1 | global;
-}
-
-static void count_suspicious(struct suspicious *suspicious, size_t count, uint64_t key) {
-    uint64_t first = atomic_load_explicit(&suspicious->first, memory_order_relaxed);
-    if (count == 0) {
-        return;
-    }
-    atomic_fetch_add_explicit(&suspicious->count, count, memory_order_relaxed);
-    while (key < first && !atomic_compare_exchange_weak(&suspicious->first, &first, key)) {
-    }
-}
-
-static void count_odd_values(struct load *load, const struct load_item *item, enum supply_tensor tensor,
-                             const struct quantised_rows *r) {
-    count_suspicious(&load->suspicious_scales, r->not_finite_scales + r->global_is_not_finite,
-                     key_of(item, tensor, r->not_finite_scales == 0));
-    count_suspicious(&load->zeros_of_16, r->zeros_of_16, key_of(item, tensor, false));
-}
-
-// The matrix of a key_of; false: none.
-static bool matrix_of(const struct supply *supply, uint64_t key, struct supply_matrix *out) {
-    return key != UINT64_MAX && supply_describe(supply, &supply->layers[key >> 48], (uint32_t)(key >> 16),
-                                                (enum supply_tensor)((key & 0xffff) >> 1), out);
-}
-
-static void name_tensor(const struct supply *supply, const struct suspicious *suspicious, const struct safetensors_entry *tensor,
-                        struct model_suspicious *out) {
-    out->count = atomic_load(&suspicious->count);
-    if (tensor) { // NULL for generated weights
-        snprintf(out->tensor, sizeof out->tensor, "%s", tensor->name);
-        snprintf(out->file, sizeof out->file, "%s", supply_file_of(supply, tensor));
-    }
-}
-
-// Copies the names for the log's warning, because the supply is closed after the load.
-static void name_odd_tensors(struct load *load, struct model *model) {
-    const struct supply *supply = load->supply;
-    const uint64_t scales = atomic_load(&load->suspicious_scales.first), zeros = atomic_load(&load->zeros_of_16.first);
-    struct supply_matrix m;
-    const struct safetensors_entry *tensor = NULL;
-    if (matrix_of(supply, scales, &m)) {
-        tensor = scales & 1 ? m.quantised->global_tensor : m.quantised->scales_tensor;
-    }
-    name_tensor(supply, &load->suspicious_scales, tensor, &model->suspicious_scales);
-    tensor = matrix_of(supply, zeros, &m) ? m.quantised->zeros_tensor : NULL;
-    name_tensor(supply, &load->zeros_of_16, tensor, &model->zeros_of_16);
-}
-
-// One tensor: read, digest, pack, release.
-static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enum supply_tensor tensor, struct supply_matrix *m,
-                            struct digest *digest) {
-    const struct supply *supply = load->supply;
-    TRY(supply_prepare(supply, m));
-    TRY(supply_unpack(item->staging, m));
-    supply_digest(m, item->staging, digest);
-    if (m->quantised) {
-        count_odd_values(load, item, tensor, &m->rows);
-    }
-    if (load->options->audit) {
-        TRY(model_audit_add(load->options->audit, supply, m));
-    }
-    TRY(supply_convert(supply, item->staging, m));
-    TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
-    supply_release(supply, m);
-    atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);
-    return OK;
-}
-
-// Adds the file and the tensor to an error.
-static err_t name_on_error(const struct supply *supply, const struct supply_matrix *m, err_t e) {
-    const struct safetensors_entry *tensor = err_is(e) ? supply_tensor_of(supply, m) : NULL;
-    return tensor ? err_context(e, "%s: tensor %s", supply_file_of(supply, tensor), tensor->name) : e;
-}
-
-// The item's tensors [first, end).
-static FALLIBLE load_tensors(struct load *load, const struct load_item *item, int first, int end, struct digest *digest) {
-    const struct layer_tensors *tensors = &load->supply->layers[item->layer];
-    for (int t = first; t < end; t++) {
-        struct supply_matrix m;
-        enum supply_tensor tensor = (enum supply_tensor)t;
-        if (supply_fetch(load->supply, tensors, item->expert, tensor, item->staging, &m)) {
-            TRY_IN(name_on_error(load->supply, &m, load_tensor(load, item, tensor, &m, digest)), "%s", tensor_text(tensor));
-        }
-    }
-    return OK;
-}
 
 // Copies the expert's block from its first holder to the others.
 static void replicate(const struct shards *shards, uint32_t expert) {
@@ -276,24 +44,6 @@ static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expe
     return OK;
 }
 
-// The router divides each normalised row by sqrt(H). The division is folded into the norm's weight.
-static void load_router_input(const struct layer_tensors *tensors, struct model_layer *layer, struct digest *digest) {
-    const struct layer_params *p = &layer->params;
-    const struct vector_source *sources[2] = {&tensors->router_norm, &tensors->expert_scale};
-    float *out[2] = {layer->router_norm, layer->expert_scale};
-    size_t counts[2] = {p->hidden_size, p->num_experts};
-    for (int i = 0; i < 2; i++) {
-        widen_vector(sources[i], counts[i], out[i]);
-        for (size_t j = 0; j < counts[i]; j++) {
-            digest_f32(digest, out[i][j]);
-        }
-    }
-    float root = sqrtf((float)p->hidden_size);
-    for (size_t i = 0; i < p->hidden_size; i++) {
-        layer->router_norm[i] /= root;
-    }
-}
-
 static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
     struct load_item item = {.layer = layer_index, .expert = SUPPLY_SHARED, .experts = &layer->shared, .staging = staging};
@@ -326,14 +76,19 @@ static void report(struct load *load) {
     }
 }
 
+// The number of a layer's experts that loader_pack loads.
+static uint32_t experts_of(const struct load *load, size_t layer) {
+    return load->options->parts == MODEL_ALL ? load->supply->layers[layer].params.num_experts : 0;
+}
+
 static void load_task(void *context, size_t task, unsigned thread) {
     struct load *load = context;
     size_t layer = task / load->layer_tasks, index = task % load->layer_tasks;
-    uint32_t experts = load->supply->layers[layer].params.num_experts;
+    uint32_t experts = experts_of(load, layer);
     if (index > experts || atomic_load_explicit(&load->failed, memory_order_relaxed)) {
         return; // the layer has fewer experts than the largest, or the load has failed
     }
-    void *staging = load->staging_bytes ? load->staging.base + thread * load->staging_bytes : NULL;
+    void *staging = load_staging(load, thread);
     err_t e = index == experts ? load_common(load, layer, staging) : load_expert(load, layer, (uint32_t)index, thread, staging);
     if (err_is(e) && !atomic_exchange(&load->failed, true)) {
         err_save(e, &load->error);
@@ -361,6 +116,14 @@ uint64_t loader_stored_bytes(const struct supply *supply, size_t layer) {
     return bytes;
 }
 
+static uint64_t common_bytes(const struct supply *supply) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < supply->count; i++) {
+        bytes += tensors_bytes(supply, &supply->layers[i], SUPPLY_SHARED, SUPPLY_TENSORS);
+    }
+    return bytes;
+}
+
 static uint64_t stored_bytes(const struct supply *supply) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < supply->count; i++) {
@@ -369,32 +132,36 @@ static uint64_t stored_bytes(const struct supply *supply) {
     return bytes;
 }
 
-FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
-                     struct loader_digests *digests) {
-    struct load load = {.supply = supply,
-                        .options = options,
-                        .model = model,
-                        .digests = digests,
-                        .suspicious_scales.first = UINT64_MAX,
-                        .zeros_of_16.first = UINT64_MAX};
+static FALLIBLE pack(struct load *load) {
+    const struct supply *supply = load->supply;
     for (size_t i = 0; i < supply->count; i++) {
-        size_t tasks = (size_t)supply->layers[i].params.num_experts + 1;
-        load.layer_tasks = tasks > load.layer_tasks ? tasks : load.layer_tasks;
+        size_t tasks = (size_t)experts_of(load, i) + 1;
+        load->layer_tasks = tasks > load->layer_tasks ? tasks : load->layer_tasks;
     }
-    load.staging_bytes = arena_rounded(supply_staging_bytes(supply));
-    load.all_bytes = model->stored_bytes = stored_bytes(supply);
-    TRY_IN(arena_init(&load.staging, loader_staging_bytes(supply, options)), "staging memory");
-    report(&load); // 0 of all, to show that the load has begun
-    expertd_team_run(options->team, supply->count * load.layer_tasks, load_task, &load);
-    arena_deinit(&load.staging);
-    if (atomic_load(&load.failed)) {
-        return err_restore(&load.error);
+    load->model->stored_bytes = stored_bytes(supply);
+    load->all_bytes = load->options->parts == MODEL_ALL ? load->model->stored_bytes : common_bytes(supply);
+    report(load); // 0 of all, to show that the load has begun
+    expertd_team_run(load->options->team, supply->count * load->layer_tasks, load_task, load);
+    if (atomic_load(&load->failed)) {
+        return err_restore(&load->error);
     }
-    INVARIANT(atomic_load(&load.done_bytes) == load.all_bytes);
+    INVARIANT(atomic_load(&load->done_bytes) == load->all_bytes);
     TRY(supply_finish(supply));
-    name_odd_tensors(&load, model);
-    if (options->progress) {
-        options->progress(options->progress_context, load.all_bytes, load.all_bytes);
+    load_name_odd_tensors(load);
+    if (load->options->progress) {
+        load->options->progress(load->options->progress_context, load->all_bytes, load->all_bytes);
     }
     return OK;
+}
+
+FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
+                     struct loader_digests *digests) {
+    struct load load;
+    err_t e = load_begin(&load, supply, options, model);
+    load.digests = digests;
+    if (!err_is(e)) {
+        e = pack(&load);
+    }
+    load_end(&load);
+    return e;
 }

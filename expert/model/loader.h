@@ -1,7 +1,7 @@
 // The three steps of model_load: reserve computes all sizes exactly, refuses a model that does not fit, and allocates one arena;
 // pack reads every tensor from the supply, digests and packs it, experts in parallel; identify computes the weights_ids and the
 // model's digest. The calling thread owns `model` throughout; the team's threads write disjoint parts of it.
-// Private to expert/model/.
+// Private to expert/.
 #ifndef EXPERTD_EXPERT_MODEL_LOADER_H
 #define EXPERTD_EXPERT_MODEL_LOADER_H
 
@@ -58,8 +58,8 @@ FALLIBLE loader_begin(const struct supply *supply, const struct model_options *o
 // Bytes of staging memory, outside the arena: one part for each thread of the team.
 uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options);
 
-// Reads, digests and packs all tensors. digests: [supply->count]. EXPERTD_ERR_CHECKPOINT names layer and expert: invalid values, or
-// the file changed meanwhile. EXPERTD_ERR_NOMEM.
+// Reads, digests and packs all tensors, without those of the routed experts unless options->parts is MODEL_ALL. digests:
+// [supply->count]. EXPERTD_ERR_CHECKPOINT names layer and expert: invalid values, or the file changed meanwhile. EXPERTD_ERR_NOMEM.
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
                      struct loader_digests *digests);
 

@@ -112,7 +112,7 @@ static FALLIBLE take_shards(struct reservation *reservation, const struct topolo
                             struct model_layer *out) {
     struct shards *shards;
     INVARIANT(out->shapes.of_expert);
-    TRY(shards_create(placement, &out->shapes, &shards));
+    TRY(shards_create(placement, &out->shapes, placement->ranks, &shards));
     shards_in_force_init(out->in_force, shards); // from here on released by model_deinit
     for (uint32_t r = 0; r < placement->ranks; r++) {
         const struct topology_node *home = topology_home(topology, placement->ranks, r);
@@ -144,8 +144,17 @@ static FALLIBLE take_experts(struct reservation *reservation, const struct model
                              const struct layer_shapes *shapes, struct model_layer *out) {
     void *memory;
     struct placement *placement;
+    if (options->parts == MODEL_EXPERTS_ONLY) {
+        return OK;
+    }
     TRY(take(reservation, 1, sizeof *out->in_force, &memory));
     out->in_force = memory;
+    if (options->parts == MODEL_WITHOUT_EXPERTS) {
+        if (memory) {
+            shards_in_force_init(memory, NULL);
+        }
+        return OK;
+    }
     TRY(place(options, &out->params, &placement));
     INVARIANT(placement->ranks == options->ranks && placement->num_experts == out->params.num_experts);
     if (reservation->arena) {
@@ -224,10 +233,12 @@ static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supp
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
     layer_formats_text(supply, tensors, out->quantisation, sizeof out->quantisation);
     TRY(take_routed(reservation, supply, tensors, options, dtype, out));
-    if (shared_has_expert(tensors->params.shared)) {
-        TRY(take_shared(reservation, supply, tensors, dtype, out));
+    if (options->parts != MODEL_EXPERTS_ONLY) {
+        if (shared_has_expert(tensors->params.shared)) {
+            TRY(take_shared(reservation, supply, tensors, dtype, out));
+        }
+        TRY(take_common(reservation, supply, tensors, dtype, out));
     }
-    TRY(take_common(reservation, supply, tensors, dtype, out));
     out->params.routing.selection_bias = out->selection_bias;
     out->params.routing.expert_scale = out->expert_scale;
     TRY(take(reservation, tensors->params.num_experts, sizeof(uint64_t), &memory));

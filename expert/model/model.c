@@ -8,7 +8,7 @@
 void model_deinit(struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         struct shards_in_force *in_force = model->layers[i].in_force;
-        if (in_force && in_force->shards) {
+        if (in_force) {
             shards_in_force_deinit(in_force);
         }
     }
@@ -20,10 +20,12 @@ void model_deinit(struct model *model) {
 uint64_t model_weights_bytes(const struct model *model) {
     uint64_t bytes = model->fixed_bytes;
     for (size_t i = 0; i < model->num_layers; i++) {
-        const struct model_layer *layer = &model->layers[i];
-        const struct shards *shards = shards_take(layer->in_force);
-        bytes += shards->bytes;
-        shards_release(layer->in_force, shards);
+        struct shards_in_force *in_force = model->layers[i].in_force;
+        const struct shards *shards = in_force ? shards_take(in_force) : NULL;
+        bytes += shards ? shards->bytes : 0;
+        if (shards) {
+            shards_release(in_force, shards);
+        }
     }
     return bytes;
 }
@@ -65,7 +67,7 @@ const char *model_widened_layers(const struct model *model, size_t format, char 
 uint64_t model_epoch(const struct model *model) {
     uint64_t latest = 0;
     for (size_t i = 0; i < model->num_layers; i++) {
-        uint64_t epoch = shards_epoch(model->layers[i].in_force);
+        uint64_t epoch = model->layers[i].in_force ? shards_epoch(model->layers[i].in_force) : 0;
         latest = epoch > latest ? epoch : latest;
     }
     return latest;

@@ -32,10 +32,10 @@ struct model_layer {
     int32_t *token_experts;            // [params.num_token_ids, K] if params.needs_token_ids, else NULL
     struct expert_shapes shapes;       // of the routed experts' blocks
     bool ordered;                      // some routed or shared expert has k sorted by scale: it reads permuted rows
-    struct shards_in_force *in_force;  // the placement and the weights of its ranks, which a batch takes (shards.h)
-    struct expert_weights shared;      // shared_has_expert(params.shared)
-    float *output_bias;                // [H]; SHARED_BIAS only
-    float *output_norm;                // [H] if params.has_output_norm, else NULL
+    struct shards_in_force *in_force; // the placement and the weights of its ranks, which a batch takes (shards.h); NULL on a shard
+    struct expert_weights shared;     // shared_has_expert(params.shared)
+    float *output_bias;               // [H]; SHARED_BIAS only
+    float *output_norm;               // [H] if params.has_output_norm, else NULL
     struct expertd_packed_weights shared_gate;           // F32, n = 1, SHARED_SIGMOID only
     struct expertd_packed_weights latent_in, latent_out; // D, one group, [L, H] and [H, L]; data NULL if params.latent_size is 0
     uint64_t *expert_digests; // [E] XXH3-64 of the expert's tensors as stored, row-major, in the order of enum supply_tensor

@@ -20,14 +20,22 @@ struct model_sink {
     err_t (*end)(void *context, const struct model *model); // everything is loaded
 };
 
+// The part of a model that this process holds.
+enum model_parts {
+    MODEL_ALL,
+    MODEL_WITHOUT_EXPERTS, // a front: the routed experts are loaded one by one, those of remote shards never (expert_store.h)
+    MODEL_EXPERTS_ONLY,    // a shard: nothing but routed experts, which are loaded one by one
+};
+
 struct model_options {
-    const char *model;                       // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
-    const char *hf_cache;                    // the Hugging Face cache in which ORG/NAME is looked up; NULL: none
-    enum expertd_dtype compute_dtype;        // EXPERTD_DTYPE_NONE: bf16, or f32 if every expert weight is F32
-    bool widen;                              // --widen: convert quantised weights to the compute dtype
-    bool for_devices;                        // convert those that devices have no kernels for; devices take no other model
-    const char *quantise;                    // --quantize: "fp8", "int8", "int4" or "mxfp4"; NULL: leave plain weights as they are
-    uint32_t ranks;                          // --shards
+    const char *model;                // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
+    const char *hf_cache;             // the Hugging Face cache in which ORG/NAME is looked up; NULL: none
+    enum expertd_dtype compute_dtype; // EXPERTD_DTYPE_NONE: bf16, or f32 if every expert weight is F32
+    bool widen;                       // --widen: convert quantised weights to the compute dtype
+    bool for_devices;                 // convert those that devices have no kernels for; devices take no other model
+    const char *quantise;             // --quantize: "fp8", "int8", "int4" or "mxfp4"; NULL: leave plain weights as they are
+    enum model_parts parts;
+    uint32_t ranks;                          // --shards, and the slots of remote shards
     const char *arithmetic, *arithmetic_f32; // the devices' arithmetic, for the numerics_id; NULL: this CPU's
     // Places a layer's experts on the ranks. Called more than once for a layer; it must give the same answer each time.
     // NULL: contiguous ranges.

@@ -27,7 +27,7 @@ static void cut_runs(struct shards *shards) {
             if (starts_run(placement, shards->shapes, r, s)) {
                 shards->run_first[runs++] = s;
             }
-            shards->bytes += expert_shape_of(shards->shapes, placement->rank_experts[s])->bytes;
+            shards->bytes += r < shards->local_ranks ? expert_shape_of(shards->shapes, placement->rank_experts[s])->bytes : 0;
         }
     }
     shards->rank_runs[placement->ranks] = runs;
@@ -47,14 +47,15 @@ static FALLIBLE allocate(struct shards *shards, uint32_t runs) {
     return OK;
 }
 
-FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, struct shards **out) {
+FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, uint32_t local_ranks, struct shards **out) {
     *out = NULL;
     struct shards *shards = calloc(1, sizeof *shards);
     if (!shards) {
         placement_destroy(placement);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement");
     }
-    *shards = (struct shards){.placement = placement, .shapes = shapes};
+    INVARIANT(local_ranks <= placement->ranks);
+    *shards = (struct shards){.placement = placement, .shapes = shapes, .local_ranks = local_ranks};
     err_t e = allocate(shards, count_runs(placement, shapes));
     if (err_is(e)) {
         shards_destroy(shards);
@@ -71,7 +72,7 @@ uint32_t shards_run_shape(const struct shards *shards, uint32_t run) {
 
 void shards_bind(struct shards *shards) {
     const uint32_t *first = shards->run_first;
-    for (uint32_t r = 0; r < shards->rank_runs[shards->placement->ranks]; r++) {
+    for (uint32_t r = 0; r < shards->rank_runs[shards->local_ranks]; r++) {
         expert_weights_bind(&shards->shapes->all[shards_run_shape(shards, r)], shards->blocks + first[r], first[r + 1] - first[r],
                             shards->table + (size_t)first[r] * EXPERT_TABLE, &shards->runs[r]);
     }
@@ -142,8 +143,8 @@ FALLIBLE shards_move(const struct shards *from, struct placement *placement, con
                      struct shards **out) {
     *out = NULL;
     struct shards *to;
-    TRY(shards_create(placement, from->shapes, &to));
-    for (uint32_t r = 0; r < placement->ranks; r++) {
+    TRY(shards_create(placement, from->shapes, from->local_ranks, &to));
+    for (uint32_t r = 0; r < to->local_ranks; r++) {
         for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
             err_t e = move_slot(from, to, r, s, copier);
             if (err_is(e)) {
@@ -166,7 +167,7 @@ void shards_in_force_init(struct shards_in_force *in_force, struct shards *shard
 }
 
 void shards_in_force_deinit(struct shards_in_force *in_force) {
-    INVARIANT(in_force->shards->users == 0);
+    INVARIANT(!in_force->shards || in_force->shards->users == 0);
     shards_destroy(in_force->shards);
     in_force->shards = NULL;
     pthread_cond_destroy(&in_force->unused);
@@ -176,7 +177,9 @@ void shards_in_force_deinit(struct shards_in_force *in_force) {
 const struct shards *shards_take(struct shards_in_force *in_force) {
     pthread_mutex_lock(&in_force->mutex);
     struct shards *shards = in_force->shards;
-    shards->users++;
+    if (shards) {
+        shards->users++;
+    }
     pthread_mutex_unlock(&in_force->mutex);
     return shards;
 }
@@ -195,7 +198,7 @@ void shards_switch(struct shards_in_force *in_force, struct shards *next) {
     pthread_mutex_lock(&in_force->mutex);
     struct shards *old = in_force->shards;
     in_force->shards = next;
-    while (old->users > 0) { // batches always end
+    while (old && old->users > 0) { // batches always end
         pthread_cond_wait(&in_force->unused, &in_force->mutex);
     }
     pthread_mutex_unlock(&in_force->mutex);
@@ -204,7 +207,7 @@ void shards_switch(struct shards_in_force *in_force, struct shards *next) {
 
 uint64_t shards_epoch(struct shards_in_force *in_force) {
     pthread_mutex_lock(&in_force->mutex);
-    uint64_t epoch = in_force->shards->placement->epoch;
+    uint64_t epoch = in_force->shards ? in_force->shards->placement->epoch : 0;
     pthread_mutex_unlock(&in_force->mutex);
     return epoch;
 }

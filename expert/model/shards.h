@@ -8,16 +8,18 @@
 #include "expert/model/expert_block.h"
 #include "shard/placement.h"
 
-// The weights of a rank are runs: consecutive slots whose experts have one shape. A rank has one run if all its experts do.
+// The weights of a rank are runs: consecutive slots whose experts have one shape. A rank has one run if all its experts do. The
+// weights of a remote rank are in another process: its runs have no blocks.
 struct shards {
     struct placement *placement;        // owned
+    uint32_t local_ranks;               // ranks [0, local_ranks) are in this process, the others are remote
     const struct expert_shapes *shapes; // of the layer; borrowed
     struct expert_weights *runs;        // [rank_runs[placement->ranks]]
     uint32_t *run_first;                // [runs + 1] first slot of each run
     uint32_t *rank_runs;                // [placement->ranks + 1] first run of each rank
-    struct expert_block **blocks;       // [placement->copies] by slot; one reference each
+    struct expert_block **blocks;       // [placement->copies] by slot; one reference each; NULL on remote ranks
     void **table;                       // [placement->copies * EXPERT_TABLE] the pointer tables of `runs`
-    uint64_t bytes;                     // of all blocks
+    uint64_t bytes;                     // of all blocks in this process
     uint32_t *device_slots;             // [placement->copies] the expert's slot on the rank's device; NULL without devices. Owned
     uint64_t users;                     // batches and readers; guarded by shards_in_force.mutex
 };
@@ -27,11 +29,12 @@ struct shards_in_force {
     // Guards `shards` and every set's `users`. Held for a few instructions, with no other lock.
     pthread_mutex_t mutex;
     pthread_cond_t unused; // signalled when a replaced set has lost its last user
-    struct shards *shards;
+    struct shards *shards; // NULL until experts that are loaded one by one are complete
 };
 
-// Takes ownership of the placement, also on error. The caller then sets all blocks and calls shards_bind. EXPERTD_ERR_NOMEM.
-FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, struct shards **out);
+// Takes ownership of the placement, also on error. The caller then sets all blocks of ranks [0, local_ranks) and calls shards_bind.
+// EXPERTD_ERR_NOMEM.
+FALLIBLE shards_create(struct placement *placement, const struct expert_shapes *shapes, uint32_t local_ranks, struct shards **out);
 void shards_bind(struct shards *shards);
 void shards_destroy(struct shards *shards); // drops its blocks. NULL is legal
 
@@ -47,10 +50,10 @@ uint64_t shards_missing_bytes(const struct expert_shapes *shapes, const struct p
 FALLIBLE shards_move(const struct shards *from, struct placement *placement, const struct block_copier *copier,
                      struct shards **out);
 
-void shards_in_force_init(struct shards_in_force *in_force, struct shards *shards); // takes ownership
+void shards_in_force_init(struct shards_in_force *in_force, struct shards *shards); // takes ownership; NULL: none is in force yet
 void shards_in_force_deinit(struct shards_in_force *in_force);                      // no batch uses it any more
 
-// The current set, valid until it is given back. Any thread.
+// The current set, valid until it is given back; NULL: none yet. Any thread.
 const struct shards *shards_take(struct shards_in_force *in_force);
 void shards_release(struct shards_in_force *in_force, const struct shards *shards);
 
@@ -58,6 +61,6 @@ void shards_release(struct shards_in_force *in_force, const struct shards *shard
 // must not have taken the old set.
 void shards_switch(struct shards_in_force *in_force, struct shards *next);
 
-uint64_t shards_epoch(struct shards_in_force *in_force); // of the current set; any thread
+uint64_t shards_epoch(struct shards_in_force *in_force); // of the current set, 0 without one; any thread
 
 #endif

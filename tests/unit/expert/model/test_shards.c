@@ -26,7 +26,7 @@ static struct shards *shards_on(uint32_t ranks) {
     struct placement *placement;
     struct shards *shards;
     assert_false(err_is(placement_contiguous(E, ranks, 1, &placement)));
-    assert_false(err_is(shards_create(placement, &SHAPES_OF, &shards)));
+    assert_false(err_is(shards_create(placement, &SHAPES_OF, placement->ranks, &shards)));
     for (uint32_t e = 0; e < E; e++) { // contiguous: slot e
         memset(memory[e], (int)('a' + e), BLOCK_MAX);
         assert_false(err_is(expert_block_over(memory[e], ALL[OF_EXPERT[e]].bytes, &shards->blocks[e])));
