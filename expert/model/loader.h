@@ -55,9 +55,6 @@ FALLIBLE loader_reserve(const struct supply *supply, const struct model_options 
 // model, also on error.
 FALLIBLE loader_begin(const struct supply *supply, const struct model_options *options, struct model *model);
 
-// Bytes of staging memory, outside the arena: one part for each thread of the team.
-uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options);
-
 // Reads, digests and packs all tensors, without those of the routed experts unless options->parts is MODEL_ALL. digests:
 // [supply->count]. EXPERTD_ERR_CHECKPOINT names layer and expert: invalid values, or the file changed meanwhile. EXPERTD_ERR_NOMEM.
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,

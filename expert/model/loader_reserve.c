@@ -8,6 +8,7 @@
 #include "expert/model/layer_formats.h"
 #include "expert/model/layer_shapes.h"
 #include "expert/model/loader.h"
+#include "expert/model/loader_tensors.h"
 #include "expert/model/memory.h"
 
 struct reservation {
@@ -276,10 +277,6 @@ static uint64_t threads_of(const struct model_options *options) {
     return options->team ? expertd_team_threads(options->team) : 1;
 }
 
-uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options) {
-    return threads_of(options) * arena_rounded(supply_staging_bytes(supply));
-}
-
 // The memory that is available, and the memory that the load needs. During the load it holds weights and staging memory, afterwards
 // weights and scratch. The configured limit bounds the first sum only.
 struct budget {
@@ -288,7 +285,7 @@ struct budget {
 };
 
 static FALLIBLE make_budget(const struct supply *supply, const struct model_options *options, struct budget *out) {
-    *out = (struct budget){.staging = loader_staging_bytes(supply, options)};
+    *out = (struct budget){.staging = load_staging_bytes(supply, options)};
     TRY(memory_available(&out->available));
     out->weights_limit = out->available;
     if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->available.bytes) {

@@ -220,6 +220,11 @@ void load_router_input(const struct layer_tensors *tensors, struct model_layer *
 
 // ---- the state of a load
 
+uint64_t load_staging_bytes(const struct supply *supply, const struct model_options *options) {
+    const unsigned threads = options->team ? expertd_team_threads(options->team) : 1;
+    return threads * arena_rounded(supply_staging_bytes(supply));
+}
+
 FALLIBLE load_begin(struct load *load, const struct supply *supply, const struct model_options *options, struct model *model) {
     *load = (struct load){.supply = supply,
                           .options = options,
@@ -227,7 +232,7 @@ FALLIBLE load_begin(struct load *load, const struct supply *supply, const struct
                           .staging_bytes = arena_rounded(supply_staging_bytes(supply)),
                           .suspicious_scales.first = UINT64_MAX,
                           .zeros_of_16.first = UINT64_MAX};
-    TRY_IN(arena_init(&load->staging, loader_staging_bytes(supply, options)), "staging memory");
+    TRY_IN(arena_init(&load->staging, load_staging_bytes(supply, options)), "staging memory");
     return OK;
 }
 

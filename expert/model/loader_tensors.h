@@ -7,7 +7,11 @@
 #include <stdbool.h>
 
 #include "expert/checkpoint/digest.h"
-#include "expert/model/loader.h"
+#include "expert/model/model.h"
+#include "expert/model/model_options.h"
+#include "expert/supply/supply.h"
+
+struct loader_digests;
 
 // Counts suspicious values on all threads. See struct model_suspicious.
 struct suspicious {
@@ -40,6 +44,9 @@ struct load_item {
     size_t group;
     void *staging; // load->staging_bytes, of this thread
 };
+
+// Bytes of staging memory, outside the model's arena: one part for each thread of the team.
+uint64_t load_staging_bytes(const struct supply *supply, const struct model_options *options);
 
 // A load without tasks. Reserves staging memory for each thread of the options' team. EXPERTD_ERR_NOMEM. End it also on error.
 FALLIBLE load_begin(struct load *load, const struct supply *supply, const struct model_options *options, struct model *model);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "expert/checkpoint/checkpoint.h"
+#include "expert/model/loader.h"
 #include "expert/model/loader_tensors.h"
 
 struct expert_store {
