@@ -156,7 +156,7 @@ static bool value_matches(const char *value, const char *expected, size_t length
 // An absent key passes.
 static FALLIBLE expect(const struct config *config, const char *key, const char *values) {
     char value[64];
-    TRY(config_same_in_all_layers(config, key));
+    TRY(config_is_said_once(config, key));
     if (!config_value_text(config, key, value, sizeof value)) {
         return OK;
     }
@@ -358,7 +358,7 @@ static FALLIBLE resolve_groups(const struct architecture *row, const struct conf
     char method[32] = "";
     bool limited = row->groups == GROUPS_ALWAYS;
     if (row->groups == GROUPS_TOPK_METHOD) {
-        TRY(config_same_in_all_layers(config, "topk_method"));
+        TRY(config_is_said_once(config, "topk_method"));
         limited = config_value_text(config, "topk_method", method, sizeof method) && strcmp(method, "group_limited_greedy") == 0;
     }
     if (!limited) {

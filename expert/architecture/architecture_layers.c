@@ -154,7 +154,7 @@ static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum lay
     static const char *const LIST_KEYS[] = {"layers_block_type", NULL}, *const PATTERN_KEYS[] = {"hybrid_override_pattern", NULL};
     const char *type = "", *pattern = "";
     bool found;
-    TRY(config_same_in_all_layers(config, LIST_KEYS[0]));
+    TRY(config_is_said_once(config, LIST_KEYS[0]));
     if (config_list_length(config, LIST_KEYS[0]) > 0) {
         TRY(config_string_at(config, LIST_KEYS, layer, &type, &found));
         *out = kind_of(strcmp(type, "moe") == 0);
@@ -205,7 +205,7 @@ static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum 
 FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                  enum layer_kind *out) {
     const struct config *text = config_text(config);
-    TRY(config_same_in_all_layers(text, "mlp_layer_types"));
+    TRY(config_is_said_once(text, "mlp_layer_types"));
     if (config_list_length(text, "mlp_layer_types") > 0) {
         return by_type_list(text, layer, architecture->names->token_experts != NULL, out);
     }

@@ -17,6 +17,7 @@ struct config {
     const json_t *object;      // borrowed from the root of the file
     json_t *per_layer;         // maps a key to the number (as written) of a layer for which per_layer_config overrides it
     struct config *text;       // of the text model; NULL: the same as the file's
+    const json_t *outer;       // of a text model: the file's object, if other programs may read a key there; NULL: none does
     json_t *names;             // maps a key to its name in the file; NULL: keys have their own names
     // NULL and 0 in a text model's struct:
     json_t *root;
@@ -145,6 +146,22 @@ static FALLIBLE find_per_layer(struct config *config, const json_t *root) {
     return config->object == root ? OK : record_overrides(config, config->object);
 }
 
+static FALLIBLE make_text(struct config *config, const char *key, const json_t *object) {
+    config->text = calloc(1, sizeof *config->text);
+    if (!config->text || asprintf(&config->text->path, "%s: %s", config->path, key) < 0) {
+        free(config->text);
+        config->text = NULL;
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
+    }
+    config->text->object = object;
+    config->text->file = config->path;
+    config->text->prefix = key;
+    // A multimodal wrapper has a model_type of its own. Without one transformers builds the text model from the outer object.
+    bool is_wrapper = !json_equal(json_object_get(object, "model_type"), json_object_get(config->root, "model_type"));
+    config->text->outer = is_wrapper ? NULL : config->root;
+    return OK;
+}
+
 // Multimodal models have the configuration of their text model in a nested object.
 static FALLIBLE find_text(struct config *config) {
     static const char *const KEYS[] = {"text_config", "language_config", "llm_config", "thinker_config.text_config"};
@@ -153,16 +170,12 @@ static FALLIBLE find_text(struct config *config) {
         if (!json_is_string(json_object_get(object, "model_type"))) {
             continue;
         }
-        config->text = calloc(1, sizeof *config->text);
-        if (!config->text || asprintf(&config->text->path, "%s: %s", config->path, KEYS[i]) < 0) {
-            free(config->text);
-            config->text = NULL;
-            FAIL(EXPERTD_ERR_NOMEM, "no memory for a configuration");
+        if (config->text && !json_equal(config->text->object, object)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s and %s both describe a text model and differ: programs read one or the other; remove one",
+                 config->text->prefix, KEYS[i]);
         }
-        config->text->object = object;
-        config->text->file = config->path;
-        config->text->prefix = KEYS[i];
-        return OK;
+        TRY(config->text ? OK : make_text(config, KEYS[i], object));
     }
     return OK;
 }
@@ -360,19 +373,30 @@ const char *config_values_text(const struct config *config, const char *const *c
     return text;
 }
 
-FALLIBLE config_same_in_all_layers(const struct config *config, const char *key) {
+FALLIBLE config_is_said_once(const struct config *config, const char *key) {
     const json_t *layer = json_object_getn(config->per_layer, key, strcspn(key, "."));
     if (layer) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: per_layer_config.%s overrides %s, which is not supported: all layers must have the same value", config->path,
              json_string_value(layer), key);
     }
+    const json_t *inner = look_up(config->object, key), *outer = config->outer ? look_up(config->outer, key) : NULL;
+    if (outer && !json_is_null(outer) && !(inner && same(inner, outer))) {
+        char values[2][VALUE_TEXT_MAX] = {"absent"};
+        if (inner) {
+            value_text(inner, values[0], sizeof values[0]);
+        }
+        value_text(outer, values[1], sizeof values[1]);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s.%s is %s, but %s is %s, and both objects have one model_type: programs read one or the other; remove %s",
+             config->file, config->prefix, key, values[0], key, values[1], config->prefix);
+    }
     return OK;
 }
 
 // The value of a key, or if it is a list and an index is given, that element. NULL: absent or null.
 static FALLIBLE value_of(const struct config *config, const char *key, int64_t index, const json_t **out) {
-    TRY(config_same_in_all_layers(config, key));
+    TRY(config_is_said_once(config, key));
     const json_t *value = look_up(config->object, key);
     if (index != NO_INDEX && json_is_array(value)) {
         if ((size_t)index >= json_array_size(value)) {

@@ -20,7 +20,7 @@ FALLIBLE config_name_key(struct config *config, const char *key, const char *nam
 void config_destroy(struct config *config); // NULL is legal
 
 // The configuration of the text model: the object text_config, language_config, llm_config or thinker_config.text_config if it has
-// a model_type, else the whole file. Borrowed.
+// a model_type, else the whole file. Two such objects that differ are an error when the file is opened. Borrowed.
 const struct config *config_text(const struct config *config);
 
 // ---- values
@@ -42,10 +42,12 @@ FALLIBLE config_string_at(const struct config *config, const char *const *keys, 
 FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
                          bool *found);
 
-// per_layer_config (transformers 5.23) overrides keys for single layers: {"03": {"num_experts_per_tok": 2}}. No model's own code
-// applies such overrides to a key that this program reads, so these keys must have one value in all layers. The functions above
-// check this. Call this function before the functions below, which cannot fail. EXPERTD_ERR_CHECKPOINT names the layer and the key.
-FALLIBLE config_same_in_all_layers(const struct config *config, const char *key);
+// The functions above check that the key is said once; call this function before the functions below, which cannot fail.
+// - per_layer_config (transformers 5.23) overrides keys for single layers: {"03": {"num_experts_per_tok": 2}}. No model's own code
+//   applies such overrides to a key that this program reads, so these keys must have one value in all layers.
+// - A text model's object inside an object of the same model_type: transformers reads the outer one.
+// EXPERTD_ERR_CHECKPOINT names the key and both places.
+FALLIBLE config_is_said_once(const struct config *config, const char *key);
 bool config_is_null(const struct config *config, const char *key);       // present, and null
 bool config_has(const struct config *config, const char *key);           // present, and not null
 size_t config_list_length(const struct config *config, const char *key); // 0: no list

@@ -23,13 +23,14 @@ static struct key key_of(const struct quantisation *q, const char *name) {
 
 enum { SECTION_PLACES = 4 };
 
-// The key of place i, if the file has it; else NULL. vLLM reads the places in this order; transformers reads the first only.
+// The key of place i, if the file has it; else NULL. All programs read the first. transformers, SGLang and vLLM read the second
+// before the third, but vLLM reads the method of the third before that of the second.
 static const char *section_at(const struct config *config, size_t i, const struct config **place) {
     static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
     const struct config *text = config_text(config);
-    *place = i < 2 ? config : text;
-    bool is_new = i < 2 || text != config;
-    return is_new && config_has(*place, SECTIONS[i % 2]) ? SECTIONS[i % 2] : NULL;
+    bool is_text = i % 2 == 1;
+    *place = is_text ? text : config;
+    return !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]) ? SECTIONS[i / 2] : NULL;
 }
 
 const char *quantisation_section(const struct config *config, const struct config **place) {
@@ -40,21 +41,29 @@ const char *quantisation_section(const struct config *config, const struct confi
     return section;
 }
 
-static bool find_section(const struct config *config, struct quantisation *out) {
-    const struct config *place;
-    const char *section = quantisation_section(config, &place);
+static FALLIBLE find_section(const struct config *config, struct quantisation *out) {
+    const struct config *place, *first;
+    const char *section = quantisation_section(config, &first);
     if (!section) {
-        return false;
+        return OK;
     }
-    out->config = place;
+    out->config = first;
     out->object = out->section = section;
     for (size_t i = 0; i < SECTION_PLACES; i++) {
         section = section_at(config, i, &place);
-        if (section && !config_equal(out->config, out->object, place, section)) {
-            out->other_section = section;
+        if (!section || config_equal(out->config, out->object, place, section)) {
+            continue;
         }
+        if (!section_at(config, 0, &first)) {
+            FAIL(
+                EXPERTD_ERR_CHECKPOINT,
+                "%s of %s and %s of %s differ, and programs read one or the other: keep one of them, as quantization_config in the "
+                "outermost object of config.json",
+                out->section, config_path(out->config), section, config_path(place));
+        }
+        out->other_section = section;
     }
-    return true;
+    return OK;
 }
 
 // ---- single values ----
@@ -237,15 +246,28 @@ static FALLIBLE check_objects(const struct quantisation *q) {
     return OK;
 }
 
+// Rotations of the inputs that the quantiser's own code computes while the model runs. They may leave no tensor in the file.
+static FALLIBLE refuse_rotations(const struct quantisation *q) {
+    static const char *const KEYS[] = {"transform_config.config_groups",       // compressed-tensors
+                                       "rotation",                             // GPTQModel: "hadamard"
+                                       "rotation_config", "spinquant_config"}; // AutoRound
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        struct key key = key_of(q, KEYS[i]);
+        bool is_object = config_is_object(q->config, key.text);
+        if (is_object ? config_object_size(q->config, key.text) > 0 : config_has(q->config, key.text)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s rotates the inputs of the experts, which is not supported: take a checkpoint without rotations",
+                 config_path(q->config), key.text);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE read_section(struct quantisation *q) {
     TRY(q->object[0] ? check_objects(q) : OK); // "": the section is a file of its own
     TRY(read_method(q));
     read_packing(q);
-    struct key transform = key_of(q, "transform_config.config_groups");
-    if (config_object_size(q->config, transform.text) > 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s rotates the inputs and outputs of the experts, which is not supported",
-             config_path(q->config), transform.text);
-    }
+    TRY(refuse_rotations(q));
     if (strcmp(q->method, "awq") == 0) {
         TRY(expect_text(q, "version", "gemm"));
     }
@@ -281,21 +303,25 @@ static FALLIBLE compare_forms(const struct quantisation *q, const struct quantis
     return OK;
 }
 
-// Compares only what no tensor decides: shapes give bits and sizes, g_idx the order of k. vLLM and transformers read config.json,
-// AutoGPTQ and GPTQModel the other file.
+// Compares what no tensor decides: shapes give bits and sizes. vLLM, SGLang and transformers read config.json, AutoGPTQ and
+// GPTQModel the other file.
 static FALLIBLE compare_beside(struct quantisation *q, const struct quantisation_file *beside) {
     struct quantisation_setting other;
     TRY(quantisation_read_setting(beside->config, beside->object, beside->name, &q->texts, &other));
-    if (other.symmetric_key && q->base.symmetric_key && other.symmetric != q->base.symmetric) {
-        bool yes = q->base.symmetric == QUANTISATION_YES;
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: correct the wrong one", config_path(q->config),
-             q->base.symmetric_key, yes ? "true" : "false", other.symmetric_key, yes ? "false" : "true");
+    if (other.symmetric_text && q->base.symmetric_text && other.symmetric != q->base.symmetric) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s, but %s: correct the wrong one", config_path(q->config), q->base.symmetric_text,
+             other.symmetric_text);
     }
-    if (!q->base.symmetric_key) {
+    if (!q->base.symmetric_text) {
         q->base.symmetric = other.symmetric;
-        q->base.symmetric_key = other.symmetric_key;
+        q->base.symmetric_text = other.symmetric_text;
     }
-    if (other.ordered == QUANTISATION_YES) {
+    if (other.ordered_key && q->base.ordered_key && other.ordered != q->base.ordered) {
+        bool yes = q->base.ordered == QUANTISATION_YES;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: correct the wrong one", config_path(q->config),
+             q->base.ordered_key, yes ? "true" : "false", other.ordered_key, yes ? "false" : "true");
+    }
+    if (!q->base.ordered_key) {
         q->base.ordered = other.ordered;
         q->base.ordered_key = other.ordered_key;
     }
@@ -304,7 +330,8 @@ static FALLIBLE compare_beside(struct quantisation *q, const struct quantisation
 
 static FALLIBLE read_all(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
     bool is_beside = beside && beside->config;
-    if (find_section(config, out)) {
+    TRY(find_section(config, out));
+    if (out->section) {
         TRY(read_section(out));
         return is_beside ? compare_beside(out, beside) : OK;
     }

@@ -150,6 +150,48 @@ static FALLIBLE read_flag(const struct object *o, const char *const *keys, enum 
     return said_by(o, keys, &names, key);
 }
 
+// GPTQ's sym and compressed-tensors' symmetric, and the opposite, zero_point of AWQ.
+static FALLIBLE read_symmetry(const struct object *o, struct quantisation_setting *out) {
+    static const char *const YES[] = {"sym", "symmetric", NULL}, *const NO[] = {"zero_point", NULL};
+    enum quantisation_answer symmetric = QUANTISATION_UNSAID, asymmetric = QUANTISATION_UNSAID;
+    const char *yes_key = NULL, *no_key = NULL;
+    TRY(read_flag(o, YES, &symmetric, &yes_key));
+    TRY(read_flag(o, NO, &asymmetric, &no_key));
+    const char *yes = symmetric == QUANTISATION_YES ? "true" : "false", *no = asymmetric == QUANTISATION_YES ? "true" : "false";
+    if (yes_key && no_key && symmetric == asymmetric) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %s: symmetric codes have no zero points; correct the wrong one",
+             config_path(o->config), yes_key, yes, no_key, no);
+    }
+    if (yes_key) {
+        out->symmetric = symmetric;
+        return quantisation_text(o->texts, &out->symmetric_text, "%s is %s", yes_key, yes);
+    }
+    if (no_key) {
+        out->symmetric = asymmetric == QUANTISATION_YES ? QUANTISATION_NO : QUANTISATION_YES;
+        return quantisation_text(o->texts, &out->symmetric_text, "%s is %s", no_key, no);
+    }
+    return OK;
+}
+
+// compressed-tensors has "int" and "float", AutoRound "int", "mx_int", "mx_fp", "nv_fp" and "fp", Quark "int4", "uint4" and "fp4".
+static FALLIBLE read_kind(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"type", "data_type", "dtype"};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && !out->kind_text; i++) {
+        const char *const keys[] = {KEYS[i], NULL};
+        struct names names;
+        char text[32];
+        set_names(o, keys, &names);
+        if (!config_value_text(o->config, names.all[0], text, sizeof text)) {
+            continue;
+        }
+        out->kind = strstr(text, "int")                                ? QUANTISATION_INTEGERS
+                    : strstr(text, "fp") || strcmp(text, "float") == 0 ? QUANTISATION_FLOATS
+                                                                       : QUANTISATION_ANY_KIND;
+        TRY(out->kind ? quantisation_text(o->texts, &out->kind_text, "%s.%s is %s", o->path, KEYS[i], text) : OK);
+    }
+    return OK;
+}
+
 // compressed-tensors: "group" and its older names sort k by activations; "weight" and "static" keep the groups consecutive.
 static FALLIBLE read_actorder(const struct object *o, struct quantisation_setting *out) {
     static const char *const KEYS[] = {"actorder", NULL};
@@ -167,7 +209,7 @@ static FALLIBLE read_actorder(const struct object *o, struct quantisation_settin
 FALLIBLE quantisation_read_setting(const struct config *config, const char *object, const char *path,
                                    struct quantisation_texts *texts, struct quantisation_setting *out) {
     static const char *const BITS[] = {"bits", "num_bits", "w_bit", NULL}, *const GROUP[] = {"group_size", "q_group_size", NULL},
-                             *const SYMMETRIC[] = {"sym", "symmetric", NULL}, *const ORDERED[] = {"desc_act", NULL};
+                             *const ORDERED[] = {"desc_act", NULL};
     const struct object o = {config, object, path, texts};
     *out = (struct quantisation_setting){0};
     TRY(read_size(&o, BITS, &out->bits, &out->bits_key));
@@ -176,7 +218,8 @@ FALLIBLE quantisation_read_setting(const struct config *config, const char *obje
     TRY(read_block(&o, "block_structure", out));
     TRY(read_quark_block(&o, out));
     TRY(read_strategy(&o, out));
-    TRY(read_flag(&o, SYMMETRIC, &out->symmetric, &out->symmetric_key));
+    TRY(read_symmetry(&o, out));
+    TRY(read_kind(&o, out));
     TRY(read_flag(&o, ORDERED, &out->ordered, &out->ordered_key));
     return read_actorder(&o, out);
 }
@@ -192,9 +235,13 @@ void quantisation_lay_over(struct quantisation_setting *base, const struct quant
         base->block_k = over->block_k;
         base->span_key = over->span_key;
     }
-    if (over->symmetric_key) {
+    if (over->symmetric_text) {
         base->symmetric = over->symmetric;
-        base->symmetric_key = over->symmetric_key;
+        base->symmetric_text = over->symmetric_text;
+    }
+    if (over->kind_text) {
+        base->kind = over->kind;
+        base->kind_text = over->kind_text;
     }
     if (over->ordered_key) {
         base->ordered = over->ordered;
@@ -204,5 +251,5 @@ void quantisation_lay_over(struct quantisation_setting *base, const struct quant
 
 bool quantisation_same_setting(const struct quantisation_setting *a, const struct quantisation_setting *b) {
     return a->bits == b->bits && a->group_k == b->group_k && a->block_n == b->block_n && a->block_k == b->block_k &&
-           a->symmetric == b->symmetric && a->ordered == b->ordered;
+           a->symmetric == b->symmetric && a->ordered == b->ordered && a->kind == b->kind;
 }

@@ -13,6 +13,7 @@
 #define QUANTISATION_ALL_K UINT32_MAX
 
 enum quantisation_answer { QUANTISATION_UNSAID, QUANTISATION_NO, QUANTISATION_YES };
+enum quantisation_kind { QUANTISATION_ANY_KIND, QUANTISATION_INTEGERS, QUANTISATION_FLOATS };
 
 // A key is a full path, "quantization_config.config_groups.group_0.weights.num_bits"; NULL: the fact is not said.
 struct quantisation_setting {
@@ -21,10 +22,12 @@ struct quantisation_setting {
     uint32_t group_k;                   // number of consecutive k that share a scale; QUANTISATION_ALL_K: all; 0: not said
     uint32_t block_n, block_k;          // size of a block of weights that share a scale; 0: not said
     const char *span_key;               // of group_k, or of the block
-    enum quantisation_answer symmetric; // sym, symmetric: codes have the zero point in the middle of their range
-    const char *symmetric_key;
-    enum quantisation_answer ordered; // desc_act, actorder: g_idx maps each k to its scale
+    enum quantisation_answer symmetric; // sym, symmetric, zero_point: codes have the zero point in the middle of their range
+    const char *symmetric_text;         // "quantization_config.sym is true"; NULL: the fact is not said
+    enum quantisation_answer ordered;   // desc_act, actorder: g_idx maps each k to its scale
     const char *ordered_key;
+    enum quantisation_kind kind; // type, data_type, dtype: of the codes
+    const char *kind_text;       // "quantization_config.data_type is mx_int"; NULL: the fact is not said
 };
 
 // Texts that live as long as the settings that borrow them.

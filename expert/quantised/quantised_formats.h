@@ -24,9 +24,10 @@ enum code_layout {
 
 // When stored zero points are subtracted from the codes.
 enum zeros_rule {
-    ZEROS_ALWAYS,       // AWQ: sym and zero_point are not read
-    ZEROS_UNLESS_SAID,  // GPTQ: not if `sym` is true; engines differ if it is absent
-    ZEROS_IF_ASYMMETRIC // compressed-tensors: only if `symmetric` is false; it is true if it is absent
+    ZEROS_ALWAYS,        // Quark
+    ZEROS_AND_MIDDLE,    // AWQ: always; all must be in the middle if `zero_point` is false or `sym` true: some engines ignore them
+    ZEROS_UNLESS_SAID,   // GPTQ: not if `sym` is true; engines differ if it is absent
+    ZEROS_IF_ASYMMETRIC, // compressed-tensors: only if `symmetric` is false; it is true if it is absent
 };
 
 enum scale_layout {
@@ -57,6 +58,7 @@ struct stored_format {
     const char *global; // global scale; required
     enum expertd_global_scale global_is;
     const char *scale_of_k;            // the scale of each k (g_idx); optional
+    bool order_may_be_unsaid;          // scale_of_k may sort k although config.json does not say so
     const char *original_shape;        // N and K of the weights, as two integers; optional
     const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
 };

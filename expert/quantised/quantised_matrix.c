@@ -130,16 +130,16 @@ static FALLIBLE check_zeros(const struct expertd_code_words *c, size_t n, size_t
 static FALLIBLE check_unused_zeros(const struct quantised_matrix *m, size_t n, size_t scales) {
     const struct expertd_code_words *c = &m->unused_zeros;
     unsigned first = c->data ? expertd_quantised_code(c, 0, 0) : 0, middle = m->unused_middle;
-    bool known = first == 0 || first == middle || (m->unused_may_be_less_one && first == middle - 1);
+    bool known = first == middle || (m->unused_may_be_less_one && first == middle - 1) || (m->unused_may_be_zero && first == 0);
     for (size_t row = 0; c->data && row < n; row++) {
         for (size_t g = 0; g < scales; g++) {
             unsigned zero = expertd_quantised_code(c, row, g);
             if (!known || zero != first) {
                 FAIL(EXPERTD_ERR_CHECKPOINT,
-                     "tensor %s has the zero point %u for group %zu of row %zu, but %s %s, which means one zero point for all: one "
-                     "of the two is wrong",
-                     m->zeros_tensor->name, zero, g, row, m->symmetric_key ? m->symmetric_key : "symmetric",
-                     m->symmetric_key ? "is true" : "is absent, which means true");
+                     "tensor %s has the zero point %u for group %zu of row %zu, but %s, which means the middle of the codes' range "
+                     "(%u) for all: one of the two is wrong",
+                     m->zeros_tensor->name, zero, g, row,
+                     m->symmetric_text ? m->symmetric_text : "symmetric is absent, which means true", middle);
             }
         }
     }
@@ -195,15 +195,21 @@ static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
     return scale;
 }
 
+static const char *order_setting(const struct quantised_matrix *m) {
+    return m->order_is_actorder ? "actorder" : "desc_act";
+}
+
 static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
     size_t span = m->format.scale_k ? m->format.scale_k : k;
     bool unused = m->scale_of_k && scale_of(m, 0) == -1; // compressed-tensors: everywhere -1
     for (size_t i = 0; m->scale_of_k && i < k; i++) {
         if (scale_of(m, i) != (unused ? -1 : (int32_t)(i / span))) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "g_idx gives scale %d to k %zu, but by config.json (%s) the groups of k are consecutive: if the weights were "
-                 "quantised in the order of activations, set desc_act to true",
-                 (int)scale_of(m, i), i, m->ordered_key ? m->ordered_key : "desc_act is absent");
+                 "g_idx gives scale %d to k %zu, but %s %s that the groups of k are consecutive: if the weights were quantised in "
+                 "the order of activations, set %s",
+                 (int)scale_of(m, i), i, m->ordered_key ? m->ordered_key : order_setting(m),
+                 m->ordered_key ? "says" : "is absent, which means",
+                 m->order_is_actorder ? "actorder to \"group\"" : "desc_act to true");
         }
     }
     return OK;
@@ -225,7 +231,7 @@ static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *nex
             FAIL(EXPERTD_ERR_CHECKPOINT,
                  "g_idx gives scale %d to k %zu, but there are %zu scales: the file, or the group size or %s in config.json is "
                  "wrong",
-                 (int)scale, i, scales, m->ordered_key ? m->ordered_key : "desc_act");
+                 (int)scale, i, scales, m->ordered_key ? m->ordered_key : order_setting(m));
         }
         size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
         if (next[g] == end) {

@@ -30,15 +30,16 @@ struct quantised_matrix {
     // and scales are unused, but n_stride is the k of a row. NULL: they are tensors of their own.
     const struct ggml_format *blocks;
     struct expertd_code_words zeros; // zero points; its k counts scales
-    // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be 0, or unused_middle, or one
-    // less if unused_may_be_less_one.
+    // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be unused_middle, or one less if
+    // unused_may_be_less_one, or 0 if unused_may_be_zero.
     struct expertd_code_words unused_zeros; // data NULL: there are none
     uint8_t unused_middle;
-    bool unused_may_be_less_one;
-    bool zeros_are_doubted;    // config.json does not say whether the codes are symmetric
-    const char *symmetric_key; // of config.json, for messages; NULL: it has no such key
-    const char *ordered_key;
-    const void *scales; // with the columns and strides below: see struct expertd_quantised_source
+    bool unused_may_be_less_one, unused_may_be_zero;
+    bool zeros_are_doubted;     // config.json does not say whether the codes are symmetric
+    const char *symmetric_text; // "quantization_config.sym is true", for messages; NULL: config.json has no such key
+    const char *ordered_key;    // of config.json, for messages; NULL: it has no such key
+    bool order_is_actorder;     // the key is actorder, not desc_act
+    const void *scales;         // with the columns and strides below: see struct expertd_quantised_source
     size_t scale_columns, scale_first, scale_n_stride, scale_g_stride;
     size_t scale_restart; // rows after which a block of scales begins anew, before the matrix is split; 0: none
     const void *global;   // one element, for format.global

@@ -191,6 +191,21 @@ static bool has_bits(const struct take *t, const struct quantisation_setting *se
     return setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
 }
 
+// Words and bytes with two codes hold integers or floating-point numbers; their dtype does not tell which.
+static bool has_kind(const struct take *t, const struct quantisation_setting *setting) {
+    bool packed = t->format->layout != CODES_ROWS, integers = t->format->code == EXPERTD_CODE_INT4;
+    return !packed || setting->kind == QUANTISATION_ANY_KIND || integers == (setting->kind == QUANTISATION_INTEGERS);
+}
+
+static err_t other_kind(const struct take *t, const struct quantisation_setting *setting) {
+    return err_record(
+        EXPERTD_ERR_CHECKPOINT, NULL,
+        "%s: tensor %s is %s beside %s in %s, which is %s, but %s: codes of another kind, which are not supported, or "
+        "one of the two is wrong",
+        take_file(t, t->codes), t->codes->name, expertd_dtype_name(t->codes->view.dtype), t->scales->name,
+        expertd_dtype_name(t->scales->view.dtype), t->format->name, setting->kind_text);
+}
+
 static void note_no_group(const struct take *t) {
     checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "module_in_no_group",
                          "%s.config_groups has no target that names %s, but its codes and scales exist: their shapes decide",
@@ -215,7 +230,7 @@ static bool spans_more(const struct take *t, const struct quantisation_setting *
 
 static bool fits_setting(const struct take *t, const struct quantisation_setting *setting, struct scale_span *out) {
     *out = (struct scale_span){0};
-    return has_bits(t, setting) && spans(t, setting, out);
+    return has_bits(t, setting) && has_kind(t, setting) && spans(t, setting, out);
 }
 
 // Do the two settings give this module's tensors different meanings?
@@ -286,18 +301,19 @@ static FALLIBLE choose_span(struct take *t, struct scale_span *out) {
             return check_others(t, &settings, i);
         }
     }
-    bool bits = false;
+    bool bits = false, kind = false;
     for (size_t i = 0; i < settings.count; i++) {
         t->setting = settings.at[i];
         bits |= has_bits(t, &t->setting);
-        if (has_bits(t, &t->setting) && spans_more(t, &t->setting, out)) {
+        kind |= has_kind(t, &t->setting);
+        if (has_bits(t, &t->setting) && has_kind(t, &t->setting) && spans_more(t, &t->setting, out)) {
             return OK;
         }
     }
     if (spans_alone(t, &settings, out)) {
         return OK;
     }
-    return bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
+    return !kind ? other_kind(t, &settings.at[0]) : bits ? no_span(t, &settings.at[0]) : other_bits(t, &settings.at[0]);
 }
 
 static FALLIBLE check_restart(const struct take *t, const struct scale_span *span) {

@@ -100,17 +100,17 @@ static bool is_symmetric(const struct take *t) {
 static FALLIBLE check_no_zeros(const struct take *t) {
     const struct safetensors_entry *codes = t->codes;
     if (t->format->zeros_rule == ZEROS_IF_ASYMMETRIC && t->setting.symmetric == QUANTISATION_NO) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is false, but there is no tensor %s%s, the zero points of %s: one of the two is wrong",
-             take_file(t, codes), t->setting.symmetric_key, t->module->name, t->format->zeros, codes->name);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s, but there is no tensor %s%s, the zero points of %s: one of the two is wrong",
+             take_file(t, codes), t->setting.symmetric_text, t->module->name, t->format->zeros, codes->name);
     }
-    if (t->format->needs_zeros && !is_symmetric(t)) {
+    if (t->format->needs_zeros && !(t->format->zeros_rule == ZEROS_UNLESS_SAID && is_symmetric(t))) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s%s is missing, the zero points of %s: is the download complete?",
              take_file(t, codes), t->module->name, t->format->zeros, codes->name);
     }
     return OK;
 }
 
-// Engines do not read the zero points of symmetric codes. Loading checks that they mean nothing else.
+// Engines do not read the zero points of symmetric codes, and of AWQ's only some do. Loading checks that they mean nothing else.
 static void take_unused_zeros(struct take *t, const struct safetensors_entry *zeros, struct expertd_code_words words) {
     struct quantised_matrix *out = t->out;
     bool gptq = t->format->zeros_rule == ZEROS_UNLESS_SAID;
@@ -119,13 +119,15 @@ static void take_unused_zeros(struct take *t, const struct safetensors_entry *ze
     out->unused_zeros = words;
     out->unused_middle = (uint8_t)middle;
     out->unused_may_be_less_one = gptq;
-    out->symmetric_key = t->setting.symmetric_key;
+    out->unused_may_be_zero = t->format->zeros_rule != ZEROS_AND_MIDDLE;
+    out->symmetric_text = t->setting.symmetric_text;
     unsigned stored = t->module->first ? expertd_quantised_code(&words, 0, 0) : form;
     if (stored != form) {
         checkpoint_notes_add(checkpoint_notes_of(t->finder->checkpoint), "symmetric_zero_points",
-                             "tensor %s stores zero point %u instead of %u, but %s says that the codes are symmetric: they are "
-                             "read so, as other programs do that do not read this tensor",
-                             zeros->name, stored, form, t->setting.symmetric_key ? t->setting.symmetric_key : "config.json");
+                             "tensor %s stores zero point %u instead of %u, but %s, so the codes are symmetric: they are read so, "
+                             "as other programs do that do not read this tensor",
+                             zeros->name, stored, form,
+                             t->setting.symmetric_text ? t->setting.symmetric_text : "symmetric is absent");
     }
 }
 
@@ -208,7 +210,6 @@ FALLIBLE take_global(struct take *t) {
 
 // ---- the order of k ----
 
-// compressed-tensors leaves -1 everywhere where k was not sorted.
 static int32_t scale_of_k(const void *order, uint64_t k) {
     int32_t scale;
     memcpy(&scale, (const char *)order + k * sizeof scale, sizeof scale);
@@ -227,8 +228,8 @@ static FALLIBLE check_no_order(const struct take *t) {
     return OK;
 }
 
-// The k are sorted by scale if config.json says so, or if the first g_idx of the part is not in consecutive groups, because some
-// files omit desc_act.
+// The k are sorted by scale if config.json says so, or, as some files omit desc_act, if it says nothing and the first g_idx of the
+// part is not in consecutive groups.
 FALLIBLE take_order(struct take *t) {
     const struct safetensors_entry *order = quantised_find(t->finder, t->module->name, t->format->scale_of_k);
     struct quantised_matrix *out = t->out;
@@ -246,15 +247,15 @@ FALLIBLE take_order(struct take *t) {
     }
     out->scale_of_k = order->view.data;
     out->ordered_key = t->setting.ordered_key;
+    out->order_is_actorder = !t->format->order_may_be_unsaid;
     take_range(t, order);
     if (span == 0 || span >= k) {
         return OK; // one scale: nothing to sort
     }
     out->ordered = t->setting.ordered == QUANTISATION_YES;
-    bool unused = t->module->decides_order && scale_of_k(order->view.data, 0) == -1;
-    for (uint64_t i = 0; t->module->decides_order && i < k && !out->ordered; i++) {
-        int32_t scale = scale_of_k(order->view.data, i);
-        out->ordered = scale != (unused ? -1 : (int32_t)(i / span));
+    bool decides = t->module->decides_order && t->format->order_may_be_unsaid && t->setting.ordered == QUANTISATION_UNSAID;
+    for (uint64_t i = 0; decides && i < k && !out->ordered; i++) {
+        out->ordered = scale_of_k(order->view.data, i) != (int32_t)(i / span);
     }
     return OK;
 }

@@ -210,7 +210,7 @@ def test_a_shared_expert_may_have_a_format_for_each_matrix(tmp_path, start_daemo
 
 def test_a_plain_gate_beside_an_ordered_up_is_served_widened(tmp_path, start_daemon):
     """Gate and up read one row, so one of them would need its own order of k."""
-    variant = Variant("", GPTQ, gptq(4, 32, ordered=True), of_experts=((1, "gate", PLAIN["BF16"]),))
+    variant = Variant("", GPTQ | {"desc_act": True}, gptq(4, 32, ordered=True), of_experts=((1, "gate", PLAIN["BF16"]),))
     checkpoint = QuantisedCheckpoint(tmp_path / "order", variant)
     done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin", "off")
     assert done.returncode == 65, done.stderr

@@ -100,6 +100,39 @@ def symmetry_of_asymmetric_codes(random, folder):
     return Case(checkpoint, (".qzeros", f"{SECTION}.sym is true"), REFUSED if said else SERVED)
 
 
+def symmetry_of_awq(random, folder):
+    """Some programs read `.qzeros` if config.json calls the codes symmetric, and some do not."""
+    checkpoint = new(folder, random, VARIANTS["awq"].quantise, AWQ | {"group_size": 32})
+    key, symmetric = one_of(random, (("zero_point", False), ("zero_point", True), ("sym", True), ("sym", False)))
+    section(checkpoint).pop("zero_point")
+    section(checkpoint)[key] = symmetric
+    said = (key == "sym") == symmetric
+    middle = said and bool(random.integers(2))
+    if middle:
+        symmetric_awq(checkpoint)
+    return Case(checkpoint, (".qzeros", f"{SECTION}.{key} is {str(symmetric).lower()}"), REFUSED if said and not middle else SERVED)
+
+
+def symmetric_awq(checkpoint):
+    """Gives all codes the zero point 8, and the outputs the weights that follow."""
+    shift = lambda stored: (stored.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15)[..., [0, 4, 1, 5, 2, 6, 3, 7]]
+    for part, expert in modules():
+        name = checkpoint.module(part, expert)
+        codes = shift(checkpoint.tensors[name + ".qweight"][1])
+        codes = codes.reshape(codes.shape[0], -1).astype(np.float64)
+        scales = checkpoint.tensors[name + ".scales"][1].astype(np.float64)
+        checkpoint.tensors[name + ".qzeros"] = ("I32", np.full(checkpoint.tensors[name + ".qzeros"][1].shape, -0x77777778, np.int64))
+        checkpoint.experts[expert][part.split("_")[0]] = ((codes - 8) * np.repeat(scales, 32, 0)[:codes.shape[0]]).T
+
+
+def two_names_of_symmetry(random, folder):
+    """`sym` of GPTQ and `zero_point` of AWQ."""
+    checkpoint = new(folder, random, gptq(4, 32), GPTQ)
+    has_zero_points = bool(random.integers(2))
+    section(checkpoint)["zero_point"] = has_zero_points
+    return Case(checkpoint, (f"{SECTION}.sym is false", f"{SECTION}.zero_point is false"), SERVED if has_zero_points else REFUSED)
+
+
 def symmetry_is_not_said(random, folder):
     checkpoint = new(folder, random, gptq(4, 32, zero_points=False), GPTQ)
     del section(checkpoint)["sym"]
@@ -163,8 +196,9 @@ def form_of_zero_points(random, folder):
 
 def file_beside_config(random, folder):
     checkpoint = new(folder, random, gptq(4, 32, in_full=True), GPTQ | {"checkpoint_format": "gptq_v2"})
-    fact = one_of(random, ("checkpoint_format", "sym", "group_size", None))
-    beside = dict(section(checkpoint), **({fact: {"checkpoint_format": "gptq", "sym": True, "group_size": 64}[fact]} if fact else {}))
+    fact = one_of(random, ("checkpoint_format", "sym", "group_size", "desc_act", None))
+    wrong = {"checkpoint_format": "gptq", "sym": True, "group_size": 64, "desc_act": True}
+    beside = dict(section(checkpoint), **({fact: wrong[fact]} if fact else {}))
     (folder / "quantize_config.json").write_text(json.dumps(beside))
     if fact is None:  # config.json may leave everything to that file
         checkpoint.config.pop(SECTION, None)
@@ -176,6 +210,7 @@ def file_beside_config(random, folder):
 
 
 def order_of_gptq(random, folder):
+    """Marlin kernels do not read `.g_idx` if desc_act is false, others do."""
     ordered = bool(random.integers(2))
     checkpoint = new(folder, random, gptq(4, 32, ordered=ordered), GPTQ)
     said = one_of(random, (True, False, None)) if ordered else True
@@ -186,7 +221,8 @@ def order_of_gptq(random, folder):
         for part, expert in modules():
             if checkpoint.module(part, expert) != keep:
                 del checkpoint.tensors[checkpoint.module(part, expert) + ".g_idx"]
-    return Case(checkpoint, (f"{SECTION}.desc_act", ".g_idx"), REFUSED if removed else EITHER)
+    contradicts = removed or (ordered and said is False)
+    return Case(checkpoint, (f"{SECTION}.desc_act", "g_idx"), REFUSED if contradicts else EITHER)
 
 
 def one_order_is_missing(random, folder):
@@ -198,18 +234,52 @@ def one_order_is_missing(random, folder):
 
 def order_of_compressed_tensors(random, folder):
     ordered = bool(random.integers(2))
-    said = "group" if ordered else one_of(random, (None, "weight", "static", "group"))
+    said = one_of(random, (None, "weight", "static", "group", "group", "group"))
     checkpoint = new(folder, random, pack_quantized(4, 32, ordered=ordered), compressed(
         "pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=True, actorder=said))
-    removed = ordered and bool(random.integers(2))
+    removed = ordered and said == "group" and bool(random.integers(2))
     if removed:
         of_all(checkpoint, ".weight_g_idx", lambda a: None)
     if not ordered and random.integers(4):  # the quantiser's "not used"
         for part, expert in modules():
             k = WIDTH if part == "down_proj" else HIDDEN
             checkpoint.tensors[checkpoint.module(part, expert) + ".weight_g_idx"] = ("I32", np.full(k, -1))
-    contradicts = removed or (said == "group" and not ordered)
-    return Case(checkpoint, ("g_idx", "config_groups.group_0.weights.actorder"), REFUSED if contradicts else SERVED)
+    contradicts = removed or ordered != (said == "group")
+    return Case(checkpoint, ("g_idx", "config_groups.group_0.weights.actorder" if said else "actorder"),
+                REFUSED if contradicts else SERVED)
+
+
+# ---- the kind of the codes
+
+
+def kind_of_codes(random, folder):
+    """Words, and bytes that hold two codes, do not tell integers from floating-point numbers. AutoRound writes mx_int in bytes."""
+    name, key, right, wrong = one_of(random, (
+        ("compressed_int4", "type", "int", "float"), ("compressed_mxfp4", "type", "float", "int"),
+        ("compressed_nvfp4", "type", "float", "int"), ("compressed_mxfp4", "data_type", "mx_fp", "mx_int"),
+        ("quark_mxfp4", "dtype", "fp4", "int4"), ("awq", "data_type", "int", "fp")))
+    checkpoint = new(folder, random, VARIANTS[name].quantise, AWQ | {"group_size": 32} if name == "awq" else VARIANTS[name].config)
+    said = one_of(random, (right, wrong, None))
+    if key == "dtype":
+        section(checkpoint)["global_quant_config"] = {"weight": {key: said}}
+        path = f"{SECTION}.global_quant_config.weight.{key}"
+    elif key == "type":
+        section(checkpoint)["config_groups"]["group_0"]["weights"][key] = said
+        path = f"{SECTION}.config_groups.group_0.weights.{key}"
+    else:
+        section(checkpoint).pop("config_groups", None)
+        section(checkpoint).update({key: said} if name == "awq" else {"quant_method": "auto-round", "bits": 4, "group_size": 32, key: said})
+        path = f"{SECTION}.{key}"
+    return Case(checkpoint, (f"{path} is {said}", checkpoint.module()), REFUSED if said == wrong else SERVED)
+
+
+def rotation(random, folder):
+    """Only the quantiser's own code rotates the inputs; the file has no tensor for it."""
+    checkpoint = new(folder, random, gptq(4, 32), GPTQ)
+    key, value = one_of(random, (("rotation", "hadamard"), ("rotation", None), ("rotation_config", {"hadamard_type": "hadamard"}),
+                                 ("rotation_config", {}), ("spinquant_config", {"r4": True})))
+    section(checkpoint)[key] = value
+    return Case(checkpoint, (f"{SECTION}.{key}", "rotates"), REFUSED if value else SERVED)
 
 
 # ---- sizes
@@ -408,9 +478,18 @@ def ignore_list(random, folder):
 
 
 def second_section(random, folder):
+    """All programs read quantization_config of the outermost object. Without it they differ."""
     checkpoint = new(folder, random, pack_quantized(4, 32), VARIANTS["compressed_int4"].config)
-    checkpoint.config["compression_config"] = compressed("pack-quantized", num_bits=8, group_size=64)
-    return Case(checkpoint, (), SERVED, "quantisation_sections")
+    other = compressed("pack-quantized", num_bits=8, group_size=64)
+    if random.integers(2):
+        checkpoint.config["compression_config"] = other
+        return Case(checkpoint, (), SERVED, "quantisation_sections")
+    text = dict(checkpoint.config)
+    first, second = one_of(random, ((section(checkpoint), other), (other, section(checkpoint))))
+    text[SECTION] = first
+    checkpoint.config = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
+                         "text_config": text | {"model_type": "qwen3_vl_moe_text"}, "compression_config": second}
+    return Case(checkpoint, ("text_config", SECTION, "compression_config"), REFUSED)
 
 
 # ---- the rest of config.json
@@ -432,11 +511,29 @@ def two_names_of_a_setting(random, folder):
 
 
 def top_and_text_model(random, folder):
-    """transformers and vLLM read the text model's object."""
+    """Of a multimodal wrapper programs read the text model's object; without a wrapper transformers reads the outer one."""
     checkpoint = new(folder, random, plain, {})
     text = dict(checkpoint.config)
-    checkpoint.config.update(text_config=text, num_experts_per_tok=1, num_experts=3, norm_topk_prob=False)
-    return Case(checkpoint, (), SERVED)
+    other = one_of(random, ({"num_experts_per_tok": 1}, {"num_experts": 3}, {"norm_topk_prob": False}, {}))
+    key = next(iter(other), "")
+    wrapper = bool(random.integers(2))
+    if wrapper:
+        checkpoint.config.update(architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe")
+        text["model_type"] = "qwen3_vl_moe_text"
+    elif random.integers(2):
+        text.pop(key, None)
+    checkpoint.config.update(text_config=text, **other)
+    return Case(checkpoint, (key, f"text_config.{key}"), REFUSED if other and not wrapper else SERVED)
+
+
+def two_text_models(random, folder):
+    """SGLang prefers llm_config and language_config to text_config."""
+    checkpoint = new(folder, random, plain, {})
+    text, key = checkpoint.config | {"model_type": "qwen3_vl_moe_text"}, one_of(random, ("llm_config", "language_config"))
+    other = one_of(random, (text, text | {"num_experts_per_tok": 1}))
+    checkpoint.config = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe", "text_config": text,
+                         key: other}
+    return Case(checkpoint, ("text_config", key), SERVED if other == text else REFUSED)
 
 
 def class_and_model_type(random, folder):
@@ -472,11 +569,12 @@ def dtype_of_elements(random, folder):
 
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
-              order_of_gptq, one_order_is_missing, order_of_compressed_tensors, bits, group_size, group_size_is_not_said,
-              group_size_of_another_format, section_of_another_format, strategy, block_size, weight_shape,
-              weight_shape_of_gate_and_up, override, groups, groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section,
-              sizes_of_the_model, two_names_of_a_setting, top_and_text_model, class_and_model_type, which_layers_have_experts,
-              setting_of_one_layer, dtype_of_elements]
+              symmetry_of_awq, two_names_of_symmetry, kind_of_codes, rotation, order_of_gptq, one_order_is_missing,
+              order_of_compressed_tensors, bits, group_size, group_size_is_not_said, group_size_of_another_format,
+              section_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
+              groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting,
+              top_and_text_model, two_text_models, class_and_model_type, which_layers_have_experts, setting_of_one_layer,
+              dtype_of_elements]
 
 
 def check(case):

@@ -236,6 +236,7 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_co
 BLOCKS = FP8 | {"weight_block_size": [128, 128]}
 AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm", "modules_to_not_convert": ["gate"]}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+UNSAID = {"quant_method": "gptq", "bits": 4, "group_size": 32}  # neither the order of k nor the symmetry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,8 +314,7 @@ VARIANTS = {
     "gptq_symmetric_with_bias": Variant("int4_group32", GPTQ | {"sym": True}, gptq(4, 32, zero_points=False, bias=True)),
     "gptq_whole_k": Variant("int4_channel_zero", GPTQ | {"group_size": -1, "desc_act": True}, gptq(4, -1, ordered=False)),
     "gptq_ordered": Variant("int4_group32_zero_ordered", GPTQ | {"desc_act": True}, gptq(4, 32, ordered=True)),
-    "gptq_ordered_unsaid": Variant("int4_group32_zero_ordered", {"quant_method": "gptq", "bits": 4, "group_size": 32},
-                                   gptq(4, 32, ordered=True)),
+    "gptq_ordered_unsaid": Variant("int4_group32_zero_ordered", UNSAID, gptq(4, 32, ordered=True)),
     "gptq_short_last_group": Variant("int4_group128_zero", GPTQ | {"group_size": 128}, gptq(4, 128)),
     "gptq_v2": Variant("int4_group32_zero", GPTQ | {"checkpoint_format": "gptq_v2"}, gptq(4, 32, in_full=True)),
     "gptq_8_bits": Variant("int8_group32_zero", GPTQ | {"bits": 8}, gptq(8, 32)),
@@ -336,9 +336,10 @@ PLAIN = {dtype: plain(dtype) for dtype in ("F32", "F16", "BF16")}
 ROWS, MX = fp8(".weight_scale_inv", "F32", (1, None)), fp4(".weight", ".scale", "F8_E8M0", 32, codes_dtype="I8")
 MIXED_EXPERTS = {
     "gptq_and_a_plain_expert": Variant("int4_group32_zero, f16", GPTQ, gptq(4, 32), of_experts=((2, "all", PLAIN["F16"]),)),
-    "a_plain_expert_and_ordered_gptq": Variant("int4_group32_zero_ordered, bf16", GPTQ, gptq(4, 32, ordered=True),
+    "a_plain_expert_and_ordered_gptq": Variant("int4_group32_zero_ordered, bf16", GPTQ | {"desc_act": True},
+                                               gptq(4, 32, ordered=True),
                                                of_experts=((0, "all", PLAIN["BF16"]), (4, "all", PLAIN["BF16"]))),
-    "fp8_and_gptq_whose_order_is_not_said": Variant("int4_group32_zero_ordered, fp8_channel", GPTQ, gptq(4, 32, ordered=True),
+    "fp8_and_gptq_whose_order_is_not_said": Variant("int4_group32_zero_ordered, fp8_channel", UNSAID, gptq(4, 32, ordered=True),
                                                     of_experts=((0, "all", ROWS),)),
     "a_plain_down": Variant("nvfp4, nvfp4+bf16", VARIANTS["modelopt_nvfp4"].config, VARIANTS["modelopt_nvfp4"].quantise,
                             of_experts=((3, "down", PLAIN["BF16"]),)),
