@@ -217,12 +217,31 @@ static const char *name_of_score(int score) {
 }
 
 static FALLIBLE expect_score(const struct architecture *row, const struct config *config) {
-    static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation"};
+    static const char *const KEYS[] = {"scoring_func",          "score_function",        "score_func",
+                                       "moe_router_activation", "moe_router_score_func", "moe_router_activation_func"};
     int score;
     TRY(resolve_choice(config, &row->score_choice, row->score, &score));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && score != EXPERTD_SCORE_SPARSEMIXER; i++) {
         bool is_choice = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // checked by resolve_choice
         TRY(is_choice ? OK : expect(config, KEYS[i], name_of_score(score)));
+    }
+    return OK;
+}
+
+// Ling's third generation: limits by layer, which programs apply before or after the activation. null is no limit.
+static FALLIBLE expect_no_limits(const struct config *config) {
+    static const char *const KEYS[] = {"expert_swiglu_limit_list", "share_expert_swiglu_limit_list"};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const char *const keys[] = {KEYS[i], NULL};
+        size_t count = config_list_length(config, KEYS[i]);
+        for (uint32_t layer = 0; layer < count; layer++) {
+            double limit = 0;
+            bool found;
+            TRY(config_f64_at(config, keys, layer, &limit, &found));
+            if (limit != 0) {
+                return config_refuse(config, keys, layer, ", which is not supported: expected 0");
+            }
+        }
     }
     return OK;
 }
@@ -234,6 +253,9 @@ static FALLIBLE expect_nothing_else(const struct architecture *row, const struct
     TRY(row->norm_rule == NORM_RULE_NEVER ? expect_each(config, NORM_KEYS, "false") : OK);
     TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
     TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
+    TRY(expect_no_limits(config));
+    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "swiglu_beta", "1") : OK);
+    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "hidden_act_alpha", "1.702") : OK);
     TRY(row->latent_key ? OK : expect(config, "moe_latent_size", "0"));
     TRY(row->softcap_key ? OK : expect(config, "moe_router_logit_softcapping", "0"));
     return expect(config, "mlp_bias", "false");

@@ -381,7 +381,6 @@ static const struct architecture ROWS[] = {
         DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
         SHARED_COUNTED,
-        .expectations = {{"moe_router_activation_func", "sigmoid"}},
     },
     {
         .model_types = {"flint"},

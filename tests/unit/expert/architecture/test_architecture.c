@@ -122,6 +122,17 @@ static void bailing_hybrid_normalises_by_its_flag_even_if_k_is_one(void **state)
     refuse_params(BAILING("bailing_moe_v2", "2", ",\"norm_topk_prob\":false"), "norm_topk_prob is false");
 }
 
+static void limits_by_layer_and_other_scores_of_ling_are_refused(void **state) {
+    (void)state;
+    params_at(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[0,null,0.0]"), 1);
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[0,7,7]"),
+                  "expert_swiglu_limit_list[1] is 7, which is not supported");
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"share_expert_swiglu_limit_list\":[0,0,16.0]"),
+                  "share_expert_swiglu_limit_list[2] is 16.0");
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"moe_router_score_func\":\"softmax\""),
+                  "moe_router_score_func is softmax, which is not supported: expected sigmoid");
+}
+
 static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     (void)state;
 #define GPT_OSS(more)                                                                                                              \
@@ -146,6 +157,8 @@ static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     refuse_params(MINIMAX_M3(",\"swiglu_limit\":0"), "swiglu_limit is 0");
     refuse_params(GPT_OSS(",\"swiglu_limit\":-1"), "swiglu_limit is -1");
     refuse_params(GPT_OSS(",\"swiglu_limit\":NaN"), "swiglu_limit is ");
+    refuse_params(GPT_OSS(",\"hidden_act_alpha\":1.5"), "hidden_act_alpha is 1.5, which is not supported: expected 1.702");
+    refuse_params(MINIMAX_M3(",\"swiglu_beta\":0"), "swiglu_beta is 0, which is not supported: expected 1");
 }
 
 static void llama4_weighs_the_input(void **state) {
@@ -540,6 +553,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
         cmocka_unit_test(absent_group_keys_take_the_default_of_the_models_code),
         cmocka_unit_test(bailing_hybrid_normalises_by_its_flag_even_if_k_is_one),
+        cmocka_unit_test(limits_by_layer_and_other_scores_of_ling_are_refused),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
