@@ -71,6 +71,11 @@ struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 // decides, so the tensor is not part of the model; but programs that read complete files would use it.
 void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix);
 
+// Programs that read complete files take a tensor from the last file that has it. With an index, EXPERTD_ERR_CHECKPOINT: a file
+// that they read after the one that the index names has a copy with other values of a tensor whose name begins with `prefix`. Only
+// of files that were read.
+FALLIBLE checkpoint_check_copies(const struct checkpoint *checkpoint, const char *prefix);
+
 // Calls `visit` for each tensor below `prefix` that a listed file has and the index does not list, until one returns an error. Only
 // after checkpoint_note_unlisted has found a tensor.
 typedef err_t unlisted_visitor(void *context, const struct safetensors_entry *entry, const char *file);

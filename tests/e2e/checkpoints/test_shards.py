@@ -94,6 +94,18 @@ def test_the_copy_that_the_index_names_counts(folder, serve):
     assert not daemon.events("checkpoint_note")
 
 
+@pytest.mark.parametrize("first", ["a.safetensors", "model-00001-of-00003-old.safetensors"])
+def test_a_copy_that_other_programs_would_take_is_refused(folder, serve, first):
+    """transformers, vLLM and SGLang read all tensors of each file of the index, and the last file counts."""
+    name, file = EXPERT.format(0), LAYERS[0]
+    folder.files[first] = {name: folder.files[file][name], "unused": zeros(folder.files[file][name])}
+    folder.index.update({name: first, "unused": first})
+    serve(folder.write())  # the two copies are equal
+    folder.path = folder.path.with_name("other")
+    folder.files[file][name] = zeros(folder.files[file][name])
+    refused(folder.write(), name, first, file, INDEX)
+
+
 def test_copies_of_tensors_that_are_not_served_do_not_matter(folder, serve):
     folder.files[LAYERS[1]]["model.embed_tokens.weight"] = folder.files[HEAD]["model.embed_tokens.weight"]
     folder.index["lm_head.weight"] = LAYERS[0]  # stale: that file does not have it
@@ -224,7 +236,7 @@ def test_any_spread_over_files_is_served_or_refused_by_name(tmp_path, serve, see
         for file in files:
             if file == folder.index[name]:
                 folder.files[file][name] = entry
-            elif random.random() < 0.3:
+            elif random.random() < 0.3 and file < folder.index[name]:  # other programs take the last file
                 folder.files[file][name] = zeros(entry)
     path, layer = folder.write(), int(random.integers(2))
     needed = {folder.index[name] for name in tensors if name.startswith(f"model.layers.{layer}.mlp.")}
