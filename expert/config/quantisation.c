@@ -30,7 +30,9 @@ static const char *section_at(const struct config *config, size_t i, const struc
     const struct config *text = config_text(config);
     bool is_text = i % 2 == 1;
     *place = is_text ? text : config;
-    return !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]) ? SECTIONS[i / 2] : NULL;
+    bool exists = !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]);
+    bool is_empty = config_is_object(*place, SECTIONS[i / 2]) && config_object_size(*place, SECTIONS[i / 2]) == 0;
+    return exists && !is_empty ? SECTIONS[i / 2] : NULL;
 }
 
 const char *quantisation_section(const struct config *config, const struct config **place) {

@@ -484,12 +484,11 @@ def second_section(random, folder):
     if random.integers(2):
         checkpoint.config["compression_config"] = other
         return Case(checkpoint, (), SERVED, "quantisation_sections")
-    text = dict(checkpoint.config)
-    first, second = one_of(random, ((section(checkpoint), other), (other, section(checkpoint))))
-    text[SECTION] = first
-    checkpoint.config = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
-                         "text_config": text | {"model_type": "qwen3_vl_moe_text"}, "compression_config": second}
-    return Case(checkpoint, ("text_config", SECTION, "compression_config"), REFUSED)
+    first, second = one_of(random, ((section(checkpoint), other), (other, section(checkpoint)), (section(checkpoint), {})))
+    text = checkpoint.config | {"model_type": "qwen3_vl_moe_text", SECTION: first}
+    checkpoint.config = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe", "text_config": text,
+                         "compression_config": second, SECTION: None if second else {}}
+    return Case(checkpoint, ("text_config", SECTION, "compression_config"), REFUSED if second else SERVED)
 
 
 # ---- the rest of config.json
