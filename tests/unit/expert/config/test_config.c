@@ -265,6 +265,29 @@ static void a_wrappers_text_model_is_found(void **state) {
     c = parse("{\"text_config\": 3, \"llm_config\": [1]}");
     assert_ptr_equal(config_text(c), c);
     config_destroy(c);
+    c = parse("{\"text_config\": {\"model_type\": \"lm\"}, \"llm_config\": {\"model_type\": \"lm\"}}"); // equal
+    config_destroy(c);
+    refuse_text("{\"text_config\": {\"model_type\": \"lm\"}, \"llm_config\": {\"model_type\": \"lm\", \"x\": 1}}",
+                "text_config and llm_config both describe a text model and differ");
+}
+
+static void a_text_model_in_an_object_of_its_own_type_must_agree_with_it(void **state) {
+    (void)state;
+    uint32_t u;
+    bool found, b;
+    struct config *c = parse("{\"model_type\": \"lm\", \"x\": 1, \"y\": 2, \"z\": true, \"n\": null, \"text_config\": "
+                             "{\"model_type\": \"lm\", \"x\": 3, \"y\": 2.0, \"n\": 4, \"w\": 5}}");
+    assert_refused(config_u32(config_text(c), KEYS("x"), &u, &found), "FILE: text_config.x is 3, but x is 1");
+    assert_refused(config_bool(config_text(c), KEYS("z"), &b, &found), "FILE: text_config.z is absent, but z is true");
+    assert_false(err_is(config_u32(config_text(c), KEYS("y"), &u, &found)));
+    assert_false(err_is(config_u32(config_text(c), KEYS("n"), &u, &found)));
+    assert_false(err_is(config_u32(config_text(c), KEYS("w"), &u, &found)));
+    assert_int_equal(u, 5);
+    config_destroy(c);
+    c = parse("{\"model_type\": \"vl\", \"x\": 1, \"text_config\": {\"model_type\": \"lm\", \"x\": 3}}"); // a wrapper
+    assert_false(err_is(config_u32(config_text(c), KEYS("x"), &u, &found)));
+    assert_int_equal(u, 3);
+    config_destroy(c);
 }
 
 static void a_key_that_a_layer_overrides_is_refused_when_it_is_read(void **state) {
@@ -358,6 +381,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_no_json_says_what_it_is),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrappers_text_model_is_found),
+        cmocka_unit_test(a_text_model_in_an_object_of_its_own_type_must_agree_with_it),
         cmocka_unit_test(a_key_that_a_layer_overrides_is_refused_when_it_is_read),
         cmocka_unit_test(invalid_entries_of_per_layer_config_are_refused),
         cmocka_unit_test(the_files_bytes_are_returned_unchanged),

@@ -239,6 +239,77 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
            "quantization_config.checkpoint_format is gptq, but quantization_config.format is gptq_v2");
     refuse(SAYS("\"quant_method\":7"), "quant_method is 7");
     refuse(SAYS("\"transform_config\":{\"config_groups\":{\"u\":{}}}"), "transform_config");
+    refuse(SAYS("\"quant_method\":\"gptq\",\"rotation\":\"hadamard\""), "quantization_config.rotation rotates the inputs");
+    refuse(SAYS("\"rotation_config\":{\"hadamard_type\":\"hadamard\"}"), "quantization_config.rotation_config rotates");
+    refuse(SAYS("\"spinquant_config\":{\"r4\":true}"), "quantization_config.spinquant_config rotates");
+    assert_false(err_is(read_text(SAYS("\"rotation\":null,\"rotation_config\":{},\"transform_config\":{}"))));
+    refuse(SAYS("\"sym\":true,\"zero_point\":true"), "quantization_config.sym is true, but quantization_config.zero_point is true");
+}
+
+static void zero_point_is_the_opposite_of_sym(void **state) {
+    (void)state;
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"awq\",\"zero_point\":false"))));
+    assert_int_equal(setting_of(UP).symmetric, QUANTISATION_YES);
+    assert_string_equal(setting_of(UP).symmetric_text, "quantization_config.zero_point is false");
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"sym\":false,\"zero_point\":true"))));
+    assert_int_equal(setting_of(UP).symmetric, QUANTISATION_NO);
+    assert_string_equal(setting_of(UP).symmetric_text, "quantization_config.sym is false");
+}
+
+static void the_kind_of_the_codes_is_that_of_the_method_or_of_an_override(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        enum quantisation_kind kind;
+    } KINDS[] = {{"int", QUANTISATION_INTEGERS},    {"mx_int", QUANTISATION_INTEGERS},  {"uint4", QUANTISATION_INTEGERS},
+                 {"float", QUANTISATION_FLOATS},    {"mx_fp", QUANTISATION_FLOATS},     {"nv_fp", QUANTISATION_FLOATS},
+                 {"fp8_e4m3", QUANTISATION_FLOATS}, {"bfloat16", QUANTISATION_ANY_KIND}};
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
+        char section[256];
+        snprintf(section, sizeof section, SAYS("\"data_type\":\"%s\""), KINDS[i].text);
+        assert_false(err_is(read_text(section)));
+        assert_int_equal(setting_of(UP).kind, KINDS[i].kind);
+    }
+    assert_false(err_is(read_text(SAYS("\"data_type\":\"int\",\"extra_config\":{\".*up_proj\":{\"data_type\":\"mx_fp\"}}"))));
+    assert_int_equal(setting_of(UP).kind, QUANTISATION_FLOATS);
+    assert_string_equal(setting_of(UP).kind_text, "quantization_config.extra_config..*up_proj.data_type is mx_fp");
+    assert_int_equal(setting_of(GATE).kind, QUANTISATION_INTEGERS);
+}
+
+#define TEXT_SAYS(words) "\"text_config\":{\"model_type\":\"t\"," words "}"
+static void only_the_outer_section_may_have_others_beside_it(void **state) {
+    (void)state;
+    assert_false(err_is(read_text(SAYS("\"bits\":4") ",\"compression_config\":{\"bits\":8}," TEXT_SAYS(SAYS("\"bits\":2")))));
+    assert_true(setting_of(UP).bits == 4 && q.other_section);
+    assert_false(err_is(read_text("\"quantization_config\":{}," TEXT_SAYS(SAYS("\"bits\":2")))));
+    assert_true(setting_of(UP).bits == 2 && !q.other_section);
+    assert_false(err_is(read_text("\"compression_config\":{\"bits\":2}," TEXT_SAYS(SAYS("\"bits\":2")))));
+    assert_true(setting_of(UP).bits == 2 && !q.other_section);
+    refuse("\"compression_config\":{\"bits\":4}," TEXT_SAYS(SAYS("\"bits\":2")),
+           "quantization_config of config.json: text_config and compression_config of config.json differ");
+}
+
+static void what_a_file_beside_config_json_says_otherwise_is_refused(void **state) {
+    (void)state;
+    static const char SECTION[] = "{\"quantization_config\":{\"quant_method\":\"gptq\",\"sym\":false,\"desc_act\":false}}";
+    static const struct {
+        const char *text, *words; // words NULL: accepted
+    } FILES[] = {{"{\"bits\":8,\"sym\":false,\"desc_act\":false}", NULL},
+                 {"{\"sym\":true}", "quantization_config.sym is false, but quantize_config.json.sym is true"},
+                 {"{\"desc_act\":true}", "quantization_config.desc_act is false, but quantize_config.json.desc_act is true"},
+                 {"{\"checkpoint_format\":\"gptq_v2\"}", "checkpoint_format of quantize_config.json is gptq_v2"}};
+    struct config *file;
+    quantisation_deinit(&q);
+    assert_false(err_is(config_parse("config.json", SECTION, strlen(SECTION), &config)));
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        assert_false(err_is(config_parse("quantize_config.json", FILES[i].text, strlen(FILES[i].text), &file)));
+        const struct quantisation_file beside = {.config = file, .name = "quantize_config.json", .object = "", .method = "gptq"};
+        err_t e = quantisation_read(config, &beside, &q);
+        assert_int_equal(e.code, FILES[i].words ? EXPERTD_ERR_CHECKPOINT : 0);
+        assert_true(!FILES[i].words || strstr(expertd_err_message(), FILES[i].words));
+        quantisation_deinit(&q);
+        config_destroy(file);
+    }
 }
 
 static bool leaves_out(const char *list, const char *module) {
@@ -278,6 +349,10 @@ int main(void) {
         cmocka_unit_test_teardown(each_of_many_modules_has_its_own_setting, end),
         cmocka_unit_test_teardown(too_many_expressions_are_refused, end),
         cmocka_unit_test_teardown(settings_that_change_the_meaning_of_tensors_are_refused, end),
+        cmocka_unit_test_teardown(zero_point_is_the_opposite_of_sym, end),
+        cmocka_unit_test_teardown(the_kind_of_the_codes_is_that_of_the_method_or_of_an_override, end),
+        cmocka_unit_test_teardown(only_the_outer_section_may_have_others_beside_it, end),
+        cmocka_unit_test_teardown(what_a_file_beside_config_json_says_otherwise_is_refused, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
