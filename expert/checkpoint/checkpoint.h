@@ -71,10 +71,9 @@ struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 // decides, so the tensor is not part of the model; but programs that read complete files would use it.
 void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix);
 
-// Programs that read complete files take a tensor from the last file that has it. With an index, EXPERTD_ERR_CHECKPOINT: a file
-// that they read after the one that the index names has a copy with other values of a tensor whose name begins with `prefix`. Only
-// of files that were read.
-FALLIBLE checkpoint_check_copies(const struct checkpoint *checkpoint, const char *prefix);
+// Notes the tensors whose names begin with `prefix` and that a file of the index has beside the one that the index names, if programs
+// that read complete files in the order of their names would take that copy. The index decides here. Only of files that were read.
+void checkpoint_note_copies(const struct checkpoint *checkpoint, const char *prefix);
 
 // Calls `visit` for each tensor below `prefix` that a listed file has and the index does not list, until one returns an error. Only
 // after checkpoint_note_unlisted has found a tensor.

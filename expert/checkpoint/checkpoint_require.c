@@ -157,41 +157,34 @@ void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix)
     }
 }
 
-static bool same_tensor(const struct expertd_tensor_view *a, const struct expertd_tensor_view *b) {
-    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 &&
-           a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
-}
-
 // transformers and SGLang read the files of an index in the order of their names, vLLM with the numbers in them as numbers.
 static bool is_read_later(const char *file, const char *other) {
     return strcmp(file, other) > 0 || strverscmp(file, other) > 0;
 }
 
-static FALLIBLE check_copies_in(const struct checkpoint *c, size_t file, const char *prefix) {
+static void note_copies_in(const struct checkpoint *c, size_t file, const char *prefix) {
     const struct safetensors *shard = &c->files[file].shard;
     for (size_t i = safetensors_lower_bound(shard, prefix); i < shard->count && begins_with(shard->entries[i].name, prefix); i++) {
-        const struct safetensors_entry *copy = &shard->entries[i];
-        size_t at = checkpoint_lower_bound(c, copy->name);
+        const char *name = shard->entries[i].name;
+        size_t at = checkpoint_lower_bound(c, name);
         const struct listed_tensor *listed = at < c->count ? &c->listed[at] : NULL;
-        if (!listed || strcmp(listed->entry.name, copy->name) != 0 || listed->file == file || !listed->entry.view.data) {
+        if (!listed || strcmp(listed->entry.name, name) != 0 || listed->file == file || !listed->entry.view.data) {
             continue;
         }
-        const char *name = c->names.names[file], *of_index = c->names.names[listed->file];
-        if (is_read_later(name, of_index) && !same_tensor(&copy->view, &listed->entry.view)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: tensor %.256s is in %s, by %s, and in %s with other values: other programs take the file whose name sorts "
-                 "last, whatever the index says; remove the tensor from the wrong file, or the file from the index",
-                 c->path, copy->name, of_index, WEIGHT_FILES_INDEX, name);
+        const char *other = c->names.names[file], *of_index = c->names.names[listed->file];
+        if (is_read_later(other, of_index)) {
+            checkpoint_notes_add(c->notes, "copy_in_later_file",
+                                 "tensor %.256s is in two files of %s: the copy in %s counts, which it names; programs that read "
+                                 "complete files in the order of their names take the one in %s",
+                                 name, WEIGHT_FILES_INDEX, of_index, other);
         }
     }
-    return OK;
 }
 
-FALLIBLE checkpoint_check_copies(const struct checkpoint *checkpoint, const char *prefix) {
+void checkpoint_note_copies(const struct checkpoint *checkpoint, const char *prefix) {
     for (size_t f = 0; f < checkpoint->names.count && checkpoint->names.index.count > 0; f++) {
-        TRY(check_copies_in(checkpoint, f, prefix));
+        note_copies_in(checkpoint, f, prefix);
     }
-    return OK;
 }
 
 FALLIBLE checkpoint_each_unlisted(const struct checkpoint *checkpoint, const char *prefix, unlisted_visitor *visit, void *context) {

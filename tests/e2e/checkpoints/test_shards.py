@@ -95,15 +95,14 @@ def test_the_copy_that_the_index_names_counts(folder, serve):
 
 
 @pytest.mark.parametrize("first", ["a.safetensors", "model-00001-of-00003-old.safetensors"])
-def test_a_copy_that_other_programs_would_take_is_refused(folder, serve, first):
+def test_a_copy_that_other_programs_would_take_is_in_the_log(folder, serve, first):
     """transformers, vLLM and SGLang read all tensors of each file of the index, and the last file counts."""
     name, file = EXPERT.format(0), LAYERS[0]
-    folder.files[first] = {name: folder.files[file][name], "unused": zeros(folder.files[file][name])}
-    folder.index.update({name: first, "unused": first})
-    serve(folder.write())  # the two copies are equal
-    folder.path = folder.path.with_name("other")
+    folder.files[first] = {name: folder.files[file][name]}
+    folder.index[name] = first
     folder.files[file][name] = zeros(folder.files[file][name])
-    refused(folder.write(), name, first, file, INDEX)
+    [note] = serve(folder.write()).events("checkpoint_note")
+    assert note["kind"] == "copy_in_later_file" and all(text in note["message"] for text in (name, first, file, INDEX))
 
 
 def test_copies_of_tensors_that_are_not_served_do_not_matter(folder, serve):
@@ -236,7 +235,7 @@ def test_any_spread_over_files_is_served_or_refused_by_name(tmp_path, serve, see
         for file in files:
             if file == folder.index[name]:
                 folder.files[file][name] = entry
-            elif random.random() < 0.3 and file < folder.index[name]:  # other programs take the last file
+            elif random.random() < 0.3:
                 folder.files[file][name] = zeros(entry)
     path, layer = folder.write(), int(random.integers(2))
     needed = {folder.index[name] for name in tensors if name.startswith(f"model.layers.{layer}.mlp.")}
