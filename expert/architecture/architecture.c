@@ -37,8 +37,9 @@ static const float JITTER_DEFAULT = 0.01f;                       // PhiMoE's def
 
 // ---- finding the row ----
 
+// names: ends with NULL.
 static bool is_among(const char *const *names, const char *name) {
-    for (size_t i = 0; i < ARCHITECTURE_ALIASES && names[i]; i++) {
+    for (size_t i = 0; names[i]; i++) {
         if (strcmp(names[i], name) == 0) {
             return true;
         }
@@ -111,7 +112,7 @@ static FALLIBLE check_type(const struct config *config, const struct architectur
         const char *type;
         bool found;
         TRY(config_string(CONFIGS[i], TYPES, &type, &found));
-        bool same = !found || is_among(row->model_types, type) || (row->shared_type && strcmp(row->shared_type, type) == 0);
+        bool same = !found || is_among(row->model_types, type) || is_among(row->shared_types, type);
         if (!same && find_by_name(type, false)) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
                  "%s: model_type is %s, but architectures[0] is %s, which is %s: the two are different models",
@@ -228,9 +229,12 @@ static FALLIBLE expect_score(const struct architecture *row, const struct config
     return OK;
 }
 
-// Ling's third generation: limits by layer, which programs apply before or after the activation. null is no limit.
-static FALLIBLE expect_no_limits(const struct config *config) {
+// Limits by layer, as Ling's third generation has them. null is no limit.
+static FALLIBLE expect_no_limits(const struct architecture *row, const struct config *config) {
     static const char *const KEYS[] = {"expert_swiglu_limit_list", "share_expert_swiglu_limit_list"};
+    if (row->limit_key && strcmp(row->limit_key, KEYS[0]) == 0) {
+        return OK;
+    }
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         const char *const keys[] = {KEYS[i], NULL};
         size_t count = config_list_length(config, KEYS[i]);
@@ -253,7 +257,7 @@ static FALLIBLE expect_nothing_else(const struct architecture *row, const struct
     TRY(row->norm_rule == NORM_RULE_NEVER ? expect_each(config, NORM_KEYS, "false") : OK);
     TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
     TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
-    TRY(expect_no_limits(config));
+    TRY(expect_no_limits(row, config));
     TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "swiglu_beta", "1") : OK);
     TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "hidden_act_alpha", "1.702") : OK);
     TRY(row->latent_key ? OK : expect(config, "moe_latent_size", "0"));

@@ -24,10 +24,12 @@
     .names = &NAMES_MLP, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"}, .score = EXPERTD_SCORE_SIGMOID,    \
     DEEPSEEK_V3_CHOICE, .has_selection_bias = true, SHARED_COUNTED, .expectations = {{"topk_method", "noaux_tc"}}
 
-// Ling's block since its second generation. Each row adds its norm_rule.
+// Ling's block since its second generation. Each row adds its norm_rule. Late layers of Ling 3 are clamped: the vendor's engines do
+// it, and so do SGLang and llama.cpp; the code beside the checkpoints does not read these keys.
 #define BAILING_BLOCK                                                                                                              \
     .names = &NAMES_BAILING, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"},                                \
     .score = EXPERTD_SCORE_SIGMOID, DEEPSEEK_V3_CHOICE, EIGHT_GROUPS, .has_selection_bias = true, SHARED_COUNTED,                  \
-    .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}}
+    .clamp = EXPERTD_CLAMP_AFTER, .limit_key = "expert_swiglu_limit_list", .shared_limit_key = "share_expert_swiglu_limit_list",   \
+    .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}, {"swiglu_limit", "0"}}
 
 #endif

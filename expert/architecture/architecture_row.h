@@ -105,7 +105,7 @@ struct tensor_names {
 struct architecture {
     const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
     const char *classes[ARCHITECTURE_ALIASES];     // values of `architectures`; they take precedence over model_type
-    const char *shared_type;                       // a model_type of another row that files of this row have too; NULL: none
+    const char *shared_types[3];                   // model types of other rows that files with these classes have too
     const char *refusal;                           // why the model is not served; NULL: it is served
     const struct tensor_names *names;
     const char *num_layers_key; // NULL: num_hidden_layers

@@ -449,7 +449,7 @@ static const struct architecture ROWS[] = {
     },
     {
         .model_types = {"bailing_moe_v2", "bailing_moe_v3"},
-        .shared_type = "bailing_moe",
+        .shared_types = {"bailing_moe", "bailing_hybrid"},
         .classes = {"BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM"},
         .norm_rule = NORM_RULE_ABOVE_ONE,
         BAILING_BLOCK,

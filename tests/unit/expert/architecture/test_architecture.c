@@ -122,13 +122,31 @@ static void bailing_hybrid_normalises_by_its_flag_even_if_k_is_one(void **state)
     refuse_params(BAILING("bailing_moe_v2", "2", ",\"norm_topk_prob\":false"), "norm_topk_prob is false");
 }
 
-static void limits_by_layer_and_other_scores_of_ling_are_refused(void **state) {
+static void late_layers_of_ling_3_are_clamped(void **state) {
     (void)state;
-    params_at(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[0,null,0.0]"), 1);
-    refuse_params(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[0,7,7]"),
+#define LING_3(more)                                                                                                               \
+    BAILING("bailing_moe_v3", "2",                                                                                                 \
+            ",\"num_shared_experts\":1,\"expert_swiglu_limit_list\":[0,null,4],\"share_expert_swiglu_limit_list\":[0,5,7]" more)
+    struct layer_params p = params_at(LING_3(""), 1);
+    assert_int_equal(p.activation.clamp, EXPERTD_CLAMP_NONE);
+    assert_int_equal(p.shared_activation.clamp, EXPERTD_CLAMP_AFTER);
+    assert_true(p.shared_activation.limit == 5);
+    p = params_at(LING_3(""), 2);
+    assert_int_equal(p.activation.clamp, EXPERTD_CLAMP_AFTER);
+    assert_true(p.activation.limit == 4 && p.shared_activation.limit == 7);
+    p = params_at(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":null"), 2);
+    assert_int_equal(p.activation.clamp, EXPERTD_CLAMP_NONE);
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[-4]"), "expert_swiglu_limit_list[0] is -4");
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"swiglu_limit\":7"), "swiglu_limit is 7");
+    params_at(DEEPSEEK("deepseek_v3", ",\"expert_swiglu_limit_list\":[0,null,0.0]"), 1);
+    refuse_params(DEEPSEEK("deepseek_v3", ",\"expert_swiglu_limit_list\":[0,7,7]"),
                   "expert_swiglu_limit_list[1] is 7, which is not supported");
-    refuse_params(BAILING("bailing_moe_v3", "2", ",\"share_expert_swiglu_limit_list\":[0,0,16.0]"),
+    refuse_params(DEEPSEEK("deepseek_v3", ",\"share_expert_swiglu_limit_list\":[0,0,16.0]"),
                   "share_expert_swiglu_limit_list[2] is 16.0");
+}
+
+static void other_scores_of_ling_are_refused(void **state) {
+    (void)state;
     refuse_params(BAILING("bailing_moe_v3", "2", ",\"moe_router_score_func\":\"softmax\""),
                   "moe_router_score_func is softmax, which is not supported: expected sigmoid");
 }
@@ -446,6 +464,9 @@ static void a_class_takes_precedence_over_model_type(void **state) {
     struct config *config = parse("{\"architectures\":[\"BailingMoeV2ForCausalLM\"],\"model_type\":\"bailing_moe\"}");
     assert_string_equal(architecture_model_type(row_of(config)), "bailing_moe_v2");
     config_destroy(config);
+    config = parse("{\"architectures\":[\"BailingMoeV3ForCausalLM\"],\"model_type\":\"bailing_hybrid\"}");
+    assert_string_equal(architecture_model_type(row_of(config)), "bailing_moe_v2"); // the row's first name
+    config_destroy(config);
     config = parse("{\"architectures\":[\"SomeWrapper\"],\"model_type\":\"w\",\"text_config\":{\"model_type\":\"kimi_k2\"}}");
     assert_string_equal(architecture_model_type(row_of(config)), "deepseek_v3");
     config_destroy(config);
@@ -553,7 +574,8 @@ int main(void) {
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
         cmocka_unit_test(absent_group_keys_take_the_default_of_the_models_code),
         cmocka_unit_test(bailing_hybrid_normalises_by_its_flag_even_if_k_is_one),
-        cmocka_unit_test(limits_by_layer_and_other_scores_of_ling_are_refused),
+        cmocka_unit_test(late_layers_of_ling_3_are_clamped),
+        cmocka_unit_test(other_scores_of_ling_are_refused),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
