@@ -170,25 +170,26 @@ const struct tensor_names NAMES_GEMMA4 = {
 };
 
 // Those of a perceptron that is parallel to the block and no part of it are left out.
-static const char *const GGUF_BLOCK[] = {"ffn_gate_exps", "ffn_up_exps",      "ffn_gate_up_exps", "ffn_down_exps", "ffn_gate_inp",
-                                         "exp_probs_b",   "ffn_gate_tid2eid", "ffn_latent_down",  "ffn_latent_up", NULL};
-static const char *const GGUF_ALL[] = {"ffn_gate_exps",    "ffn_up_exps",
-                                       "ffn_gate_up_exps", "ffn_down_exps",
-                                       "ffn_gate_shexp",   "ffn_up_shexp",
-                                       "ffn_down_shexp",   "ffn_gate_inp_shexp",
-                                       "ffn_gate_inp",     "exp_probs_b",
-                                       "ffn_gate_tid2eid", "ffn_latent_down",
-                                       "ffn_latent_up",    NULL};
+#define GGUF_BLOCK_NAMES                                                                                                           \
+    "ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps", "ffn_gate_inp", "exp_probs_b", "ffn_exp_probs_b",         \
+        "ffn_gate_tid2eid", "ffn_latent_down", "ffn_latent_up"
+static const char *const GGUF_BLOCK[] = {GGUF_BLOCK_NAMES, NULL};
+static const char *const GGUF_ALL[] = {GGUF_BLOCK_NAMES, "ffn_gate_shexp",     "ffn_up_shexp",
+                                       "ffn_down_shexp", "ffn_gate_inp_shexp", NULL};
 
 static const char *const GGUF_BESIDE[] = {"ffn_norm", "ffn_post_norm", "ffn_sub_norm", NULL};
-static const char *const GGUF_BESIDE_PARALLEL_MLP[] = {"ffn_norm", "ffn_post_norm",  "ffn_sub_norm", "ffn_gate",       "ffn_up",
-                                                       "ffn_down", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", NULL};
+static const char *const GGUF_BESIDE_PARALLEL_MLP[] = {
+    "ffn_norm", "ffn_norm_exps",  "ffn_post_norm", "ffn_sub_norm",   "ffn_gate", "ffn_up",
+    "ffn_down", "ffn_gate_shexp", "ffn_up_shexp",  "ffn_down_shexp", NULL};
+
+// llama.cpp writes the first name, of HY-V3 the second; other tools the rest.
+#define GGUF_SELECTION_BIAS                                                                                                        \
+    { "exp_probs_b.bias", "exp_probs_b", "exp_probs_b.weight", "ffn_exp_probs_b.bias", "ffn_exp_probs_b", "ffn_exp_probs_b.weight" }
 
 #define GGUF_NAMES                                                                                                                 \
-    .layers = "blk", .router = {"ffn_gate_inp.weight"}, .router_bias = "ffn_gate_inp.bias",                                        \
-    .selection_bias = {"exp_probs_b.bias"}, .token_experts = "ffn_gate_tid2eid.weight", .experts = {"ffn_down_exps"},              \
-    .router_norm = "ffn_gate_inp.scale", .expert_scale = "ffn_down_exps.scale", .latent_in = "ffn_latent_down.weight",             \
-    .latent_out = "ffn_latent_up.weight"
+    .layers = "blk", .router = {"ffn_gate_inp.weight"}, .router_bias = "ffn_gate_inp.bias", .selection_bias = GGUF_SELECTION_BIAS, \
+    .token_experts = "ffn_gate_tid2eid.weight", .experts = {"ffn_down_exps"}, .router_norm = "ffn_gate_inp.scale",                 \
+    .expert_scale = "ffn_down_exps.scale", .latent_in = "ffn_latent_down.weight", .latent_out = "ffn_latent_up.weight"
 
 const struct tensor_names NAMES_GGUF = {
     GGUF_NAMES, .shared = {"ffn_down_shexp"}, .shared_gate = "ffn_gate_inp_shexp.weight", .flat = GGUF_ALL, .beside = GGUF_BESIDE,

@@ -12,7 +12,7 @@
 enum {
     ARCHITECTURE_ALIASES = 10, // of a name or a key, including the terminating NULL
     ARCHITECTURE_EXPECTATIONS = 8,
-    TENSOR_NAME_ALTERNATIVES = 4, // including the terminating NULL
+    TENSOR_NAME_ALTERNATIVES = 7, // including the terminating NULL
 };
 
 // Which decoder layers hold experts. Here L is the number of a layer. A list mlp_layer_types in config.json takes precedence over

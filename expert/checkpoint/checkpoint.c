@@ -247,6 +247,13 @@ static FALLIBLE take_parts(struct checkpoint *c, struct gguf_parts *parts) {
     c->is_gguf = true;
     c->config = parts->config;
     parts->config = NULL;
+    c->missing = parts->missing[0] ? strdup(parts->missing) : NULL;
+    if (parts->missing[0] && !c->missing) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of missing parts");
+    }
+    if (c->missing) {
+        checkpoint_notes_add(c->notes, "missing_parts", "%s: %s; layers with tensors in them are refused", c->path, c->missing);
+    }
     c->names.names = calloc(parts->count, sizeof *c->names.names);
     c->files = calloc(parts->count + 1, sizeof *c->files);
     if (!c->names.names || !c->files) {
@@ -416,6 +423,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     safetensors_close(&checkpoint->stray);
     free(checkpoint->files);
     free(checkpoint->listed);
+    free(checkpoint->missing);
     weight_files_deinit(&checkpoint->names);
     if (checkpoint->quantisation) {
         quantisation_source_deinit(checkpoint->quantisation);

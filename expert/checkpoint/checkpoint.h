@@ -50,6 +50,11 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix);
 // two files hold it and no index tells which of them counts. Call after checkpoint_read of the same or a shorter prefix.
 FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *prefix);
 
+// Are parts of a GGUF model missing, whose tensors are then not among those below?
+bool checkpoint_lacks_parts(const struct checkpoint *checkpoint);
+// The error for a tensor that is in none of the parts that are there; OK: no parts are missing. `what`: "tensor blk.3.ffn_up_exps".
+FALLIBLE checkpoint_require_parts(const struct checkpoint *checkpoint, const char *what);
+
 // EXPERTD_ERR_CHECKPOINT: a file was written since it was read, so that its tensors may be of two versions. A file that was
 // replaced is no error: the old one is still mapped.
 FALLIBLE checkpoint_check_unchanged(const struct checkpoint *checkpoint);

@@ -126,6 +126,23 @@ FALLIBLE checkpoint_require(const struct checkpoint *checkpoint, const char *pre
     return OK;
 }
 
+bool checkpoint_lacks_parts(const struct checkpoint *checkpoint) {
+    return checkpoint->missing != NULL;
+}
+
+FALLIBLE checkpoint_require_parts(const struct checkpoint *checkpoint, const char *what) {
+    char mend[FOLDER_MEND_MAX], folder[PATH_MAX];
+    if (checkpoint->missing) {
+        const char *first = checkpoint->files[0].path, *slash = strrchr(first, '/');
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - first) : 1, slash ? first : ".");
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %.256s is in none of the parts that are there, and %s: %s, or serve only layers whose parts are there "
+             "(--layers A-B)",
+             checkpoint->path, what, checkpoint->missing, folder_download_mend(folder, mend));
+    }
+    return OK;
+}
+
 static bool is_listed(const struct checkpoint *c, const char *name) {
     size_t at = checkpoint_lower_bound(c, name);
     return at < c->count && strcmp(c->listed[at].entry.name, name) == 0;

@@ -50,6 +50,7 @@ struct checkpoint {
     size_t count;
     bool noted_unlisted;
     bool is_gguf;
+    char *missing;      // of a GGUF model: which parts are missing, for messages; NULL: none
     const void *memory; // of checkpoint_parse: the one file; NULL: a folder
     size_t memory_bytes;
 };

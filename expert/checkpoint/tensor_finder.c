@@ -102,7 +102,10 @@ static const char *found_instead(const struct tensor_finder *finder, const char 
 
 static err_t missing(const struct tensor_finder *finder, const char *name) {
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    char what[TENSOR_NAME_MAX];
     TRY(checkpoint_require(finder->checkpoint, name)); // listed, but in a file that could not be read
+    snprintf(what, sizeof what, "tensor %s", name);
+    TRY(checkpoint_require_parts(finder->checkpoint, what));
     const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
     if (instead) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
@@ -134,13 +137,13 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
          checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
 }
 
-FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
-                            const struct safetensors_entry **out) {
+static FALLIBLE take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], bool blocks,
+                            int *which, const struct safetensors_entry **out) {
     const struct safetensors_entry *entry = tensor_look(finder, name);
     if (!entry) {
         return missing(finder, name);
     }
-    TRY(check_dtype(finder, entry));
+    TRY(entry->blocks && blocks ? OK : check_dtype(finder, entry));
     bool first = same_shape(finder, &entry->view, &shapes[0]);
     if (!first && !same_shape(finder, &entry->view, &shapes[1])) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], expected[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
@@ -159,6 +162,11 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
     return OK;
 }
 
+FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
+                            const struct safetensors_entry **out) {
+    return take_either(finder, name, shapes, false, which, out);
+}
+
 FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struct tensor_shape *shape,
                      const struct safetensors_entry **out) {
     int which;
@@ -166,27 +174,51 @@ FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struc
     return tensor_take_either(finder, name, shapes, &which, out);
 }
 
-FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out) {
+static FALLIBLE take_vector(struct tensor_finder *finder, const char *name, uint64_t n, bool blocks, struct vector_source *out) {
     const struct tensor_shape shapes[2] = {{1, {n}}, {2, {1, n}}};
     const struct safetensors_entry *entry = NULL;
     int which;
-    TRY(tensor_take_either(finder, name, shapes, &which, &entry));
+    TRY(take_either(finder, name, shapes, blocks, &which, &entry));
     INVARIANT(entry != NULL);
-    *out = (struct vector_source){.data = entry->view.data, .dtype = entry->view.dtype, .stride = 1};
+    *out = (struct vector_source){
+        .data = entry->view.data, .dtype = entry->view.dtype, .stride = 1, .blocks = entry->blocks ? entry : NULL};
     return OK;
 }
 
-FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
-                            struct expertd_weight_source *out) {
+FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out) {
+    return take_vector(finder, name, n, false, out);
+}
+
+FALLIBLE tensor_take_any_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out) {
+    return take_vector(finder, name, n, true, out);
+}
+
+static FALLIBLE take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, bool blocks,
+                            struct matrix_source *out) {
     // GGUF files have a matrix of one row as a vector.
     const bool vector = n == 1 && checkpoint_is_gguf(finder->checkpoint);
     const struct tensor_shape matrix = {2, {n, k}}, shapes[2] = {matrix, vector ? (struct tensor_shape){1, {k}} : matrix};
     const struct safetensors_entry *entry = NULL;
     int which;
-    TRY(tensor_take_either(finder, name, shapes, &which, &entry));
+    TRY(take_either(finder, name, shapes, blocks, &which, &entry));
     INVARIANT(entry != NULL);
-    *out = (struct expertd_weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
+    *out = (struct matrix_source){
+        .plain = {.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1},
+        .blocks = entry->blocks ? entry : NULL,
+    };
     return OK;
+}
+
+FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
+                            struct expertd_weight_source *out) {
+    struct matrix_source source;
+    TRY(take_matrix(finder, name, n, k, false, &source));
+    *out = source.plain;
+    return OK;
+}
+
+FALLIBLE tensor_take_any_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct matrix_source *out) {
+    return take_matrix(finder, name, n, k, true, out);
 }
 
 FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out) {

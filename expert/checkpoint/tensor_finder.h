@@ -59,6 +59,9 @@ FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint
 // A matrix [n, k].
 FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
                             struct expertd_weight_source *out);
+// The same for tensors that may have codes in blocks, of any type.
+FALLIBLE tensor_take_any_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out);
+FALLIBLE tensor_take_any_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct matrix_source *out);
 // A table of ids [rows, columns], I32 or I64, with at least one row.
 FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out);
 

@@ -6,9 +6,15 @@
 #include "base/gguf/gguf.h"
 #include "expert/config/config.h"
 
+// The tensors of the model's parts.
+struct gguf_config_parts {
+    const struct safetensors *files; // [count]; the first is that of the metadata
+    size_t count;
+    bool complete; // false: other parts are missing
+};
+
 // EXPERTD_ERR_CHECKPOINT: general.architecture is unknown (the message lists the known ones), not served, or has no experts; a key
-// has a value that the served computation does not have; or a key about experts is unknown. files: [count] the tensors of all
-// parts.
-FALLIBLE gguf_config_make(const struct gguf *first, const struct safetensors *files, size_t count, struct config **out);
+// has a value that the served computation does not have; or a key about experts is unknown.
+FALLIBLE gguf_config_make(const struct gguf *first, const struct gguf_config_parts *parts, struct config **out);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,10 +227,6 @@ static FALLIBLE check_architecture(const struct gguf *first, const char *file, c
 // Opens the next part and moves its tensors to `out`.
 static FALLIBLE open_part(const struct gguf *first, const char *path, unsigned index, unsigned count, struct gguf_parts *out) {
     struct gguf part;
-    struct stat status;
-    if (stat(path, &status) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s, part %u of %u of the model, does not exist: download it", path, index + 1, count);
-    }
     TRY(gguf_open(path, &part));
     err_t e = check_part(&part, index, count);
     e = err_is(e) ? e : check_architecture(first, out->files[0].path, &part);
@@ -241,22 +238,57 @@ static FALLIBLE open_part(const struct gguf *first, const char *path, unsigned i
     return e;
 }
 
-static FALLIBLE check_total(const char *file, unsigned expected, const struct gguf_parts *parts) {
+// A missing part without tensors does not count as missing.
+static FALLIBLE check_total(const char *file, unsigned expected, struct gguf_parts *parts) {
     size_t total = 0;
     for (size_t i = 0; i < parts->count; i++) {
         total += parts->files[i].count;
     }
-    if (expected > 0 && total != expected) {
+    if (expected > 0 && (parts->missing[0] ? total > expected : total != expected)) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: split.tensors.count is %u, but the %zu parts have %zu tensors: one of them is another model's", file, expected,
              parts->count, total);
+    }
+    if (expected > 0 && total == expected) {
+        parts->missing[0] = '\0';
+    }
+    return OK;
+}
+
+// In the hub's cache a part is a link to a blob, which an interrupted download leaves out.
+static bool is_missing(const char *path) {
+    struct stat status;
+    return stat(path, &status) != 0 && errno == ENOENT;
+}
+
+// Opens parts 2 to `count`, as far as they are there.
+static FALLIBLE open_later(const struct gguf *first, const char *file, unsigned count, struct gguf_parts *out) {
+    char path[PATH_MAX], names[GGUF_MISSING_TEXT_MAX - 64] = "";
+    unsigned missing = 0;
+    size_t used = 0;
+    for (unsigned i = 1; i < count; i++) {
+        TRY(part_name(file, i + 1, count, path));
+        if (!is_missing(path)) {
+            TRY(open_part(first, path, i, count, out));
+            continue;
+        }
+        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+        if (used + strlen(name) + sizeof ", ..." < sizeof names) {
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", missing ? ", " : "", name);
+        } else if (strcmp(names + used - 3, "...") != 0) {
+            used += (size_t)snprintf(names + used, sizeof names - used, ", ...");
+        }
+        missing++;
+    }
+    if (missing > 0) {
+        snprintf(out->missing, sizeof out->missing, "%u of %u parts %s missing (%s)", missing, count, missing == 1 ? "is" : "are",
+                 names);
     }
     return OK;
 }
 
 static FALLIBLE open_others(const struct gguf *first, const char *file, unsigned count, unsigned tensors, struct gguf_parts *out) {
     unsigned number = 1, of = 1;
-    char path[PATH_MAX];
     if (count == 1 && part_numbers(file, &number, &of) && of > 1) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: by its name it is part %u of %u, but it has no split.count, or one of at most 1: the file was renamed, or is not "
@@ -268,10 +300,7 @@ static FALLIBLE open_others(const struct gguf *first, const char *file, unsigned
              "%s: split.count is %u, but the name does not end in -00001-of-%05u%s: give the parts their names", file, count, count,
              SUFFIX);
     }
-    for (unsigned i = 1; i < count; i++) {
-        TRY(part_name(file, i + 1, count, path));
-        TRY(open_part(first, path, i, count, out));
-    }
+    TRY(open_later(first, file, count, out));
     return check_total(file, count > 1 ? tensors : 0, out);
 }
 
@@ -295,7 +324,8 @@ static FALLIBLE open_all(const char *file, struct gguf *first, struct gguf_parts
     out->files[out->count++] = first->tensors;
     first->tensors = (struct safetensors){0};
     TRY(open_others(first, file, count, tensors, out));
-    return gguf_config_make(first, out->files, out->count, &out->config);
+    const struct gguf_config_parts parts = {.files = out->files, .count = out->count, .complete = !out->missing[0]};
+    return gguf_config_make(first, &parts, &out->config);
 }
 
 // Takes what `first` holds, also on error.

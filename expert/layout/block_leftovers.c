@@ -117,8 +117,8 @@ static bool is_beside(const char *rest, const char *const *beside) {
     return false;
 }
 
-static bool begins_like_block(const char *rest) {
-    return strncmp(rest, "ffn_", 4) == 0 || strncmp(rest, "exp_", 4) == 0;
+bool block_leftovers_is_of_block(const char *rest, const char *const *beside) {
+    return (strncmp(rest, "ffn_", 4) == 0 || strncmp(rest, "exp_", 4) == 0) && !is_beside(rest, beside);
 }
 
 FALLIBLE block_leftovers_check_flat(const struct tensor_finder *finder, const char *layer, const char *const *beside,
@@ -130,7 +130,7 @@ FALLIBLE block_leftovers_check_flat(const struct tensor_finder *finder, const ch
             break;
         }
         const char *rest = entry->name + length;
-        if (!finder->taken[i] && begins_like_block(rest) && !is_beside(rest, beside)) {
+        if (!finder->taken[i] && block_leftovers_is_of_block(rest, beside)) {
             TRY(check_left(finder, entry, experts));
         }
     }

@@ -6,6 +6,7 @@
 
 #include "expert/architecture/architecture_names.h"
 #include "expert/checkpoint/tensor_finder.h"
+#include "expert/config/gguf_members.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"
@@ -18,6 +19,8 @@
 static err_t part_is_missing(const struct block_search *search, const char *name) {
     const struct checkpoint *checkpoint = search->finder->checkpoint;
     char block[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], text[LAYOUT_TENSORS_TEXT_MAX], quantised[TENSOR_QUANTISED_TEXT_MAX];
+    TRY(tensor_name(block, "tensor %s", name));
+    TRY(checkpoint_require_parts(checkpoint, block));
     TRY(tensor_name(block, "%s.", search->block));
     TRY(tensor_name(module, "%s.", search->module));
     FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -37,19 +40,29 @@ static FALLIBLE take_vector(struct tensor_finder *finder, const struct block_sea
                             struct vector_source *out) {
     char name[TENSOR_NAME_MAX];
     TRY(find_part(search, part, name));
+    TRY(tensor_take_any_vector(finder, name, n, out));
+    return quantised_check_blocks(finder, out->blocks);
+}
+
+// A vector that must not have codes in blocks.
+static FALLIBLE take_plain_vector(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
+                                  struct vector_source *out) {
+    char name[TENSOR_NAME_MAX];
+    TRY(find_part(search, part, name));
     return tensor_take_vector(finder, name, n, out);
 }
 
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
-                            uint64_t k, struct expertd_weight_source *out) {
+                            uint64_t k, struct matrix_source *out) {
     char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], below[TENSOR_NAME_MAX];
     TRY(find_part(search, part, name));
     TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
     TRY(tensor_name(below, "%s.", module));
     TRY(expert_names_check_plain(finder, module));
     TRY(quantised_refuse_foreign(finder->checkpoint, below));
-    return tensor_take_matrix(finder, name, n, k, out);
+    TRY(tensor_take_any_matrix(finder, name, n, k, out));
+    return quantised_check_blocks(finder, out->blocks);
 }
 
 static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {
@@ -72,7 +85,7 @@ static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struc
         out->params.router_has_selection_bias = false;
         return OK;
     }
-    return exists ? tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias)
+    return exists ? take_vector(finder, search, BLOCK_SELECTION_BIAS, out->params.routing.num_experts, &out->selection_bias)
                   : part_is_missing(search, name);
 }
 
@@ -87,8 +100,8 @@ static FALLIBLE resolve_router(struct tensor_finder *finder, const struct archit
         TRY(resolve_selection_bias(finder, row, search, out));
     }
     if (p->needs_router_input) {
-        TRY(take_vector(finder, search, BLOCK_ROUTER_NORM, p->hidden_size, &out->router_norm));
-        TRY(take_vector(finder, search, BLOCK_EXPERT_SCALE, p->num_experts, &out->expert_scale));
+        TRY(take_plain_vector(finder, search, BLOCK_ROUTER_NORM, p->hidden_size, &out->router_norm));
+        TRY(take_plain_vector(finder, search, BLOCK_EXPERT_SCALE, p->num_experts, &out->expert_scale));
     }
     return p->needs_token_ids ? resolve_token_experts(finder, search, out) : OK;
 }
@@ -125,7 +138,7 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct block_
         return check_no_shared(finder, search);
     }
     if (out->params.shared == SHARED_BIAS) {
-        return take_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
+        return take_plain_vector(finder, search, BLOCK_OUTPUT_BIAS, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
     TRY(find_part(search, BLOCK_SHARED, name));
     TRY(expert_layout_resolve_shared(finder, search->names->flat ? search->layer : name, out));
@@ -205,6 +218,7 @@ static FALLIBLE resolve_layer(const struct layer_survey *survey, struct tensor_f
         TRY(take_vector(finder, &search, BLOCK_OUTPUT_NORM, out->params.hidden_size, &out->output_norm));
     }
     TRY(check_leftovers(finder, &search, out));
+    TRY(layer_survey_check_siblings(survey, number));
     out->stored_bytes = finder->bytes;
     return OK;
 }
@@ -255,15 +269,29 @@ static FALLIBLE find(const struct layer_survey *survey, const struct layer_tenso
     return OK;
 }
 
+// The row with llama.cpp's names and keys. Its converter has separated gate and up, counts dense layers at the beginning for every
+// architecture that has such layers, and states widths under one name each.
+static struct architecture row_of_gguf(const struct architecture *architecture) {
+    struct architecture row = *architecture;
+    row.names = row.parallel_mlp ? &NAMES_GGUF_PARALLEL_MLP : &NAMES_GGUF;
+    row.interleaved = false;
+    row.layers = row.layers == LAYERS_UNSPECIFIED ? LAYERS_FIRST_DENSE : row.layers;
+    memset(row.width_keys, 0, sizeof row.width_keys);
+    row.width_keys[0] = GGUF_WIDTH_MEMBER;
+    if (shared_has_expert(row.shared) && row.shared_width != SHARED_WIDTH_SAME) {
+        row.shared_width = SHARED_WIDTH_KEY;
+        memset(row.shared_keys, 0, sizeof row.shared_keys);
+        memset(row.shared_unit_keys, 0, sizeof row.shared_unit_keys);
+        row.shared_keys[0] = GGUF_SHARED_WIDTH_MEMBER;
+    }
+    return row;
+}
+
 FALLIBLE layer_tensors_find(struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
     static const struct layer_tensors_options ALL;
     struct layer_survey survey;
-    struct architecture row = *architecture;
-    if (checkpoint_is_gguf(checkpoint)) {
-        row.names = row.parallel_mlp ? &NAMES_GGUF_PARALLEL_MLP : &NAMES_GGUF;
-        row.interleaved = false;
-    }
+    const struct architecture row = checkpoint_is_gguf(checkpoint) ? row_of_gguf(architecture) : *architecture;
     TRY(layer_survey_init(&survey, checkpoint, &row));
     err_t e = find(&survey, options ? options : &ALL, checkpoint, out, count);
     layer_survey_deinit(&survey);

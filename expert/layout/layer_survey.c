@@ -6,6 +6,8 @@
 
 #include "expert/architecture/architecture.h"
 #include "expert/architecture/architecture_layers.h"
+#include "expert/checkpoint/tensor_finder.h"
+#include "expert/layout/block_leftovers.h"
 #include "expert/layout/layout_miss.h"
 
 // Components of names that mark parts of a model other than its decoder: towers for images and sound, multi-token prediction,
@@ -112,6 +114,7 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
         survey_word(survey, LAYERS_WORDS[i]);
     }
     if (!survey->first.name) {
+        TRY(checkpoint_require_parts(survey->checkpoint, "every matrix of experts"));
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: no layer holds experts: a %s checkpoint has them at ...%s.N.%s (or another known name: experts, switch_mlp, "
              "moe.experts, ...); of tensors that look like experts it holds %s",
@@ -119,6 +122,81 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
              names->layers ? names->layers : LAYERS_WORDS[0], names->experts[0],
              layout_tensors_text(survey->checkpoint, NULL, NULL, text));
     }
+    return OK;
+}
+
+// The tensors of a layer that should hold experts, for messages.
+static const char *found_in_layer(const struct layer_survey *survey, uint32_t layer, char text[LAYOUT_TENSORS_TEXT_MAX]) {
+    char below[TENSOR_NAME_MAX];
+    snprintf(below, sizeof below, "%.*s.%u.", (int)survey->first.prefix, survey->first.name, layer);
+    return layout_tensors_text(survey->checkpoint, below, NULL, text);
+}
+
+// The name below layer `layer` ("blk.3.ffn_up.weight").
+static FALLIBLE name_in_layer(const struct layer_survey *survey, uint32_t layer, const char *rest, char out[TENSOR_NAME_MAX]) {
+    return tensor_name(out, "%.*s.%u.%s", (int)survey->first.prefix, survey->first.name, layer, rest);
+}
+
+// For a layer without experts: are they in a part that is missing? They are not if the layer has a dense network.
+static FALLIBLE require_parts(const struct layer_survey *survey, uint32_t layer, enum layer_kind kind) {
+    char name[TENSOR_NAME_MAX], what[TENSOR_NAME_MAX];
+    TRY(name_in_layer(survey, layer, "ffn_down.weight", name));
+    if (checkpoint_find(survey->checkpoint, name)) {
+        return OK;
+    }
+    TRY(name_in_layer(survey, layer, survey->architecture->names->experts[0], name));
+    TRY(tensor_name(what, kind == LAYER_UNSPECIFIED ? "tensor %s, if layer %u has it," : "tensor %s of layer %u", name, layer));
+    return checkpoint_require_parts(survey->checkpoint, what);
+}
+
+// A hash layer has a table in the place of the other layers' bias; which of them a layer needs is known.
+static bool differs_by_layer(const char *rest) {
+    static const char *const STARTS[] = {"exp_probs_b", "ffn_exp_probs_b", "ffn_gate_tid2eid"};
+    bool differs = false;
+    for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS; i++) {
+        differs = differs || strncmp(rest, STARTS[i], strlen(STARTS[i])) == 0;
+    }
+    return differs;
+}
+
+static int compare_texts(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+// Adds the names below layer `layer` of the tensors of its block.
+static FALLIBLE add_names(struct layer_survey *survey, uint32_t layer) {
+    char below[TENSOR_NAME_MAX];
+    TRY(name_in_layer(survey, layer, "", below));
+    const size_t length = strlen(below), count = checkpoint_count(survey->checkpoint);
+    for (size_t i = checkpoint_lower_bound(survey->checkpoint, below); i < count; i++) {
+        const char *name = checkpoint_at(survey->checkpoint, i)->name;
+        if (strncmp(name, below, length) != 0) {
+            break;
+        }
+        if (block_leftovers_is_of_block(name + length, survey->architecture->names->beside) && !differs_by_layer(name + length)) {
+            survey->of_block[survey->of_block_count++] = name + length;
+        }
+    }
+    return OK;
+}
+
+// Collects the names of all layers with experts, each once.
+static FALLIBLE collect_names(struct layer_survey *survey) {
+    survey->of_block = calloc(checkpoint_count(survey->checkpoint) + 1, sizeof *survey->of_block);
+    if (!survey->of_block) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of %zu tensors", checkpoint_count(survey->checkpoint));
+    }
+    for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
+        TRY(survey->experts[layer].name ? add_names(survey, layer) : OK);
+    }
+    qsort(survey->of_block, survey->of_block_count, sizeof *survey->of_block, compare_texts);
+    size_t distinct = 0;
+    for (size_t i = 0; i < survey->of_block_count; i++) {
+        if (distinct == 0 || strcmp(survey->of_block[distinct - 1], survey->of_block[i]) != 0) {
+            survey->of_block[distinct++] = survey->of_block[i];
+        }
+    }
+    survey->of_block_count = distinct;
     return OK;
 }
 
@@ -131,6 +209,7 @@ FALLIBLE layer_survey_init(struct layer_survey *survey, const struct checkpoint 
     err_t e = survey->experts && survey->others
                   ? survey_names(survey)
                   : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %u layers", survey->num_layers);
+    e = !err_is(e) && checkpoint_lacks_parts(checkpoint) ? collect_names(survey) : e;
     if (err_is(e)) {
         layer_survey_deinit(survey);
     }
@@ -140,14 +219,35 @@ FALLIBLE layer_survey_init(struct layer_survey *survey, const struct checkpoint 
 void layer_survey_deinit(struct layer_survey *survey) {
     free(survey->experts);
     free(survey->others);
+    free(survey->of_block);
     *survey = (struct layer_survey){0};
 }
 
-// The tensors of a layer that should hold experts, for messages.
-static const char *found_in_layer(const struct layer_survey *survey, uint32_t layer, char text[LAYOUT_TENSORS_TEXT_MAX]) {
-    char below[TENSOR_NAME_MAX];
-    snprintf(below, sizeof below, "%.*s.%u.", (int)survey->first.prefix, survey->first.name, layer);
-    return layout_tensors_text(survey->checkpoint, below, NULL, text);
+static size_t layers_with_experts(const struct layer_survey *survey) {
+    size_t count = 0;
+    for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
+        count += survey->experts[layer].name != NULL;
+    }
+    return count;
+}
+
+FALLIBLE layer_survey_check_siblings(const struct layer_survey *survey, uint32_t layer) {
+    char name[TENSOR_NAME_MAX], what[TENSOR_NAME_MAX];
+    if (!checkpoint_lacks_parts(survey->checkpoint)) {
+        return OK;
+    }
+    if (layers_with_experts(survey) == 1) {
+        TRY(tensor_name(what, "a second layer with experts, which tells the tensors that layer %u has,", layer));
+        return checkpoint_require_parts(survey->checkpoint, what);
+    }
+    for (size_t i = 0; i < survey->of_block_count; i++) {
+        TRY(name_in_layer(survey, layer, survey->of_block[i], name));
+        if (!checkpoint_find(survey->checkpoint, name)) {
+            TRY(tensor_name(what, "tensor %s, which another layer has,", name));
+            return checkpoint_require_parts(survey->checkpoint, what);
+        }
+    }
+    return OK;
 }
 
 static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t layer) {
@@ -157,6 +257,7 @@ static FALLIBLE check_against_config(const struct layer_survey *survey, uint32_t
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
     architecture_layers_text(survey->architecture, config, settings, sizeof settings);
+    TRY(place->name || kind == LAYER_DENSE ? OK : require_parts(survey, layer, kind));
     if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !place->name) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: %s says that layer %u holds experts, but there is no tensor %.*s.%u.%s... or under another known name "

@@ -89,6 +89,8 @@ const char *layout_tensors_text(const struct checkpoint *checkpoint, const char 
 
 err_t layout_miss(const struct checkpoint *checkpoint, const char *module, bool gated) {
     char below[KIND_NAME_MAX * 2], text[LAYOUT_TENSORS_TEXT_MAX];
+    snprintf(below, sizeof below, "a matrix of the experts of %s", module);
+    TRY(checkpoint_require_parts(checkpoint, below));
     snprintf(below, sizeof below, "%s.", module);
     TRY(quantised_refuse_foreign(checkpoint, below));
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,

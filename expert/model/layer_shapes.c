@@ -40,7 +40,7 @@ static int order_of(int matrix) {
 }
 
 static bool is_ordered(const struct supply_matrix *m) {
-    return m->quantised && !m->is_widened && m->quantised->ordered;
+    return supply_codes(m) && m->quantised && m->quantised->ordered;
 }
 
 static FALLIBLE add_matrix(const struct supply_matrix *m, int i, enum expertd_dtype dtype, struct layer_shape *out) {

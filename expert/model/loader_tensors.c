@@ -175,7 +175,7 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     if (load->options->audit) {
         TRY(model_audit_add(load->options->audit, supply, m));
     }
-    TRY(supply_convert(supply, item->staging, m));
+    TRY(supply_convert(item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));
     supply_release(supply, m);
     atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);

@@ -26,13 +26,14 @@ static struct widened_format *entry_of(struct widened *widened, const struct sup
 }
 
 static void add_matrix(const struct supply *supply, const struct supply_matrix *m, struct widened *out) {
-    out->any = out->any || m->is_widened;
-    out->all = out->all && m->is_widened;
-    if (!m->is_widened || supply->widen != SUPPLY_WIDEN_FOR_DEVICES) {
+    const bool is_widened = m->widen != EXPERTD_DTYPE_NONE;
+    out->any = out->any || is_widened;
+    out->all = out->all && is_widened;
+    if (!is_widened || supply->widen != SUPPLY_WIDEN_FOR_DEVICES) {
         return;
     }
     struct widened_format *entry = entry_of(out, m);
-    const uint64_t stored = supply_matrix_bytes(m), bytes = (uint64_t)m->n * m->k * expertd_dtype_size(supply->widen_dtype);
+    const uint64_t stored = supply_matrix_bytes(m), bytes = (uint64_t)m->n * m->k * expertd_dtype_size(m->widen);
     entry->matrices++;
     entry->stored_bytes += stored;
     entry->bytes += bytes;

@@ -3,6 +3,7 @@
 
 #include "expert/quantised/ggml_blocks.h"
 #include "expert/quantised/quantised_take.h"
+#include "expert/quantised/quantised_tensors.h"
 
 const struct safetensors_entry *take_blocks_find(const struct tensor_finder *finder, const char *module) {
     char name[TENSOR_NAME_MAX];
@@ -47,27 +48,45 @@ static FALLIBLE take_scale_of_blocks(struct tensor_finder *finder, const struct 
     return OK;
 }
 
-FALLIBLE take_blocks(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
-    const struct safetensors_entry *entry = take_blocks_find(finder, module->name);
-    INVARIANT(entry != NULL);
-    const struct ggml_format *format = ggml_format_of(entry->blocks);
-    if (!format) {
+static FALLIBLE format_of(const struct tensor_finder *finder, const struct safetensors_entry *entry,
+                          const struct ggml_format **out) {
+    *out = ggml_format_of(entry->blocks);
+    if (!*out) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, which is not served: use the model's file in another quantisation (%s)",
              checkpoint_file_of(finder->checkpoint, entry), entry->name, entry->blocks->name, GGML_SERVED);
     }
-    TRY(check_shape(finder, module, entry));
-    tensor_mark(finder, entry);
-    const size_t bytes = entry->view.bytes / (module->experts ? module->experts : 1);
-    *out = (struct quantised_matrix){
+    return OK;
+}
+
+FALLIBLE quantised_check_blocks(const struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    const struct ggml_format *format;
+    return entry ? format_of(finder, entry, &format) : OK;
+}
+
+struct quantised_matrix quantised_of_blocks(const struct safetensors_entry *entry, uint64_t experts, uint64_t k) {
+    const struct ggml_format *format = ggml_format_of(entry->blocks);
+    const size_t bytes = entry->view.bytes / (experts ? experts : 1);
+    INVARIANT(format != NULL);
+    return (struct quantised_matrix){
         .format = format->format,
-        .codes = {.data = entry->view.data, .bits = ggml_code_bits(format), .n_stride = module->k},
+        .codes = {.data = entry->view.data, .bits = ggml_code_bits(format), .n_stride = k},
         .blocks = format,
         .scale_columns = 1,
         .scale_n_stride = 1,
         .stored = entry->blocks->name,
         .scales_tensor = entry,
         .ranges = 1,
-        .range = {{entry->view.data, bytes, module->experts ? bytes : 0}},
+        .range = {{entry->view.data, bytes, experts ? bytes : 0}},
     };
+}
+
+FALLIBLE take_blocks(struct tensor_finder *finder, const struct quantised_module *module, struct quantised_matrix *out) {
+    const struct safetensors_entry *entry = take_blocks_find(finder, module->name);
+    INVARIANT(entry != NULL);
+    const struct ggml_format *format;
+    TRY(format_of(finder, entry, &format));
+    TRY(check_shape(finder, module, entry));
+    tensor_mark(finder, entry);
+    *out = quantised_of_blocks(entry, module->experts, module->k);
     return take_scale_of_blocks(finder, module, out);
 }

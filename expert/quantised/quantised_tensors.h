@@ -30,6 +30,12 @@ FALLIBLE quantised_orientations(struct tensor_finder *finder, const struct quant
 // Expert e's matrix, computed from the first expert's.
 struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first, uint64_t e);
 
+// Of GGUF files: the matrix of rows of k elements in a tensor whose elements are codes in blocks; of several experts the first's.
+// The type is served (quantised_check_blocks).
+struct quantised_matrix quantised_of_blocks(const struct safetensors_entry *entry, uint64_t experts, uint64_t k);
+// EXPERTD_ERR_CHECKPOINT: the tensor's type is not served. entry NULL: OK.
+FALLIBLE quantised_check_blocks(const struct tensor_finder *finder, const struct safetensors_entry *entry);
+
 // For a module that does not exist as quantised: EXPERTD_ERR_CHECKPOINT if it has codes but not all tensors of a format; OK if it
 // has no codes at all.
 FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *module);

@@ -11,6 +11,7 @@
 #include "expert/checkpoint/digest.h"
 #include "expert/config/config.h"
 #include "expert/layout/layer_finder.h"
+#include "expert/quantised/quantised_tensors.h"
 
 enum { RELEASE_BYTES_MIN = 64 << 10 }; // smaller ranges are not worth a system call
 
@@ -19,22 +20,27 @@ static bool is_vector(enum supply_tensor tensor) {
            tensor == SUPPLY_SELECTION_BIAS || tensor == SUPPLY_OUTPUT_NORM;
 }
 
-static struct expertd_weight_source source_in_file(const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor) {
+static struct matrix_source vector_in_file(const struct vector_source *vector) {
+    return (struct matrix_source){
+        .plain = {.data = vector->data, .dtype = vector->dtype, .n_stride = 0, .k_stride = vector->stride},
+        .blocks = vector->blocks,
+    };
+}
+
+static struct matrix_source source_in_file(const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor) {
     INVARIANT(expert == SUPPLY_SHARED || layer->experts);
     const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
     if (is_vector(tensor)) {
-        const struct vector_source *vector = tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
-                                             : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
-                                             : tensor == SUPPLY_OUTPUT_NORM    ? &layer->output_norm
-                                                                               : &e->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)];
-        return (struct expertd_weight_source){
-            .data = vector->data, .dtype = vector->dtype, .n_stride = 0, .k_stride = vector->stride};
+        return vector_in_file(tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
+                              : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
+                              : tensor == SUPPLY_OUTPUT_NORM    ? &layer->output_norm
+                                                                : &e->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)]);
     }
     return tensor == SUPPLY_ROUTER        ? layer->router
            : tensor == SUPPLY_SHARED_GATE ? layer->shared_gate
            : tensor == SUPPLY_LATENT_IN   ? layer->latent_in
            : tensor == SUPPLY_LATENT_OUT  ? layer->latent_out
-                                          : e->weight[PART_GATE + (tensor - SUPPLY_GATE)];
+                                          : (struct matrix_source){.plain = e->weight[PART_GATE + (tensor - SUPPLY_GATE)]};
 }
 
 static bool describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
@@ -49,7 +55,14 @@ static bool describe(const struct supply *supply, const struct layer_tensors *la
         const struct quantised_matrix *quantised = &e->quantised[PART_GATE + (tensor - SUPPLY_GATE)];
         out->quantised = quantised->codes.data ? quantised : NULL;
     }
-    out->source = source_in_file(layer, expert, tensor);
+    const struct matrix_source source = source_in_file(layer, expert, tensor);
+    if (source.blocks) { // of no expert's matrix: always widened
+        out->generated = quantised_of_blocks(source.blocks, 0, out->k);
+        out->quantised = &out->generated;
+        out->widen = EXPERTD_DTYPE_F32;
+        return true;
+    }
+    out->source = source.plain;
     return out->quantised || out->source.data != NULL;
 }
 

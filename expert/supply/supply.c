@@ -50,8 +50,12 @@ static bool describe(const struct supply *supply, const struct layer_tensors *la
     return true;
 }
 
+static bool is_widened(const struct supply_matrix *m) {
+    return m->widen != EXPERTD_DTYPE_NONE;
+}
+
 const struct expertd_quantised_format *supply_codes(const struct supply_matrix *m) {
-    return m->quantise ? quantise_codes(m->quantise) : m->quantised && !m->is_widened ? &m->quantised->format : NULL;
+    return m->quantise ? quantise_codes(m->quantise) : m->quantised && !is_widened(m) ? &m->quantised->format : NULL;
 }
 
 static bool have_kernel_together(const struct supply_matrix *a, const struct supply_matrix *b) {
@@ -73,11 +77,15 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
     if (!describe(supply, layer, expert, tensor, out)) {
         return false;
     }
+    if (out->widen != EXPERTD_DTYPE_NONE) {
+        return true; // the implementation widens it
+    }
+    const enum expertd_dtype widened = out->quantised ? supply->widen_dtype : EXPERTD_DTYPE_NONE;
     if (supply->widen == SUPPLY_WIDEN_ALL) {
-        out->is_widened = out->quantised != NULL;
+        out->widen = widened;
     } else if (supply->widen == SUPPLY_WIDEN_FOR_DEVICES && tensor <= SUPPLY_DOWN &&
                !has_device_kernel(supply, layer, expert, tensor, out)) {
-        out->is_widened = out->quantised != NULL;
+        out->widen = widened;
         out->quantise = NULL; // the plain one of gate and up stays plain, as the other one becomes
     }
     return true;
@@ -91,8 +99,8 @@ static size_t rows_bytes(const struct supply_matrix *m) {
                                        : 0);
 }
 
-static size_t source_staging_at(const struct supply *supply, const struct supply_matrix *m) {
-    return rows_bytes(m) + (m->is_widened ? arena_rounded(m->n * m->k * expertd_dtype_size(supply->widen_dtype)) : 0);
+static size_t source_staging_at(const struct supply_matrix *m) {
+    return rows_bytes(m) + (is_widened(m) ? arena_rounded(m->n * m->k * expertd_dtype_size(m->widen)) : 0);
 }
 
 static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
@@ -100,7 +108,7 @@ static size_t staging_of(const struct supply *supply, const struct layer_tensors
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
         if (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m)) {
-            size_t bytes = source_staging_at(supply, &m) + supply->source->staging_bytes(&m);
+            size_t bytes = source_staging_at(&m) + supply->source->staging_bytes(&m);
             most = bytes > most ? bytes : most;
         }
     }
@@ -129,7 +137,7 @@ bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer
         return false;
     }
     if (supply->source->generate) {
-        supply->source->generate(supply, layer, expert, tensor, (char *)staging + source_staging_at(supply, out), out);
+        supply->source->generate(supply, layer, expert, tensor, (char *)staging + source_staging_at(out), out);
     }
     return true;
 }
@@ -150,14 +158,14 @@ void supply_digest(const struct supply_matrix *m, void *staging, struct digest *
     }
 }
 
-FALLIBLE supply_convert(const struct supply *supply, void *staging, struct supply_matrix *m) {
+FALLIBLE supply_convert(void *staging, struct supply_matrix *m) {
     if (m->quantise) {
         return quantise_rows(m->quantise, &m->source, m->n, m->k, staging, &m->rows);
     }
-    if (m->is_widened) {
+    if (is_widened(m)) {
         char *out = (char *)staging + rows_bytes(m);
-        quantised_rows_widen(&m->rows, m->n, m->k, supply->widen_dtype, out);
-        m->source = (struct expertd_weight_source){.data = out, .dtype = supply->widen_dtype, .n_stride = m->k, .k_stride = 1};
+        quantised_rows_widen(&m->rows, m->n, m->k, m->widen, out);
+        m->source = (struct expertd_weight_source){.data = out, .dtype = m->widen, .n_stride = m->k, .k_stride = 1};
     }
     return OK;
 }

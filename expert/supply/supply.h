@@ -75,15 +75,15 @@ struct supply_matrix {
     size_t n, k;                              // n = 1: a vector
     struct expertd_weight_source source;      // data NULL: quantised, or generated and not yet fetched
     const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply, or &generated
-    struct quantised_matrix generated;        // of a synthetic model; such a struct must not be copied
-    bool is_widened;                          // it is quantised, and elements of supply->widen_dtype are packed
+    struct quantised_matrix generated;        // made by the implementation; such a struct must not be copied
+    enum expertd_dtype widen;                 // it is quantised, and elements of this dtype are packed; EXPERTD_DTYPE_NONE: codes
     const struct quantise_format *quantise;   // NULL unless plain elements are to be packed as codes
     struct quantised_rows rows;               // of `quantised`, set by supply_unpack; or of `quantise`, set by supply_convert
 };
 
 // What an implementation provides. The matrix already has its n and k.
 struct supply_source {
-    // Sets source or quantised; false: the layer has no such tensor.
+    // Sets source, or quantised and perhaps widen; false: the layer has no such tensor.
     bool (*describe)(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out);
     // Bytes that the implementation needs in the staging memory.
@@ -125,9 +125,9 @@ FALLIBLE supply_unpack(void *staging, struct supply_matrix *matrix);
 // Adds the stored codes to the digest, and everything else that the tensor's values depend on.
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
 
-// Converts the tensor to what is packed, if it is stored otherwise: codes to elements of supply->widen_dtype, in matrix->source;
-// elements to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
-FALLIBLE supply_convert(const struct supply *supply, void *staging, struct supply_matrix *matrix);
+// Converts the tensor to what is packed, if it is stored otherwise: codes to elements of matrix->widen, in matrix->source; elements
+// to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
+FALLIBLE supply_convert(void *staging, struct supply_matrix *matrix);
 
 // Releases the tensor's pages, which count as this process's memory until then. Another tensor on one of these pages causes the
 // page to be read again.

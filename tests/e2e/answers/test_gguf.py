@@ -9,14 +9,15 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
 from harness.daemon import run_program
-from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, TOP_K, WIDTH, Model, Spec, silu
+from harness.gguf_architectures import ARCHITECTURES, ONE_SHARED, SHARED, V3, V3_KEYS
+from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, QWEN, TOP_K, WIDTH, Model, Spec, silu
+from harness.gguf_vendors import write_vendor
 from harness.paths import DEVICE, SANITIZER
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 TOKENS = 40
 # Bounds for fp32 sums in another order, for exact weights with activations rounded to bf16, and for both rounded.
 BOUNDS = {"f32": 1e-5, "bf16": 1.5e-2, "widened": 2e-2}
-QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
 
 
 def answer(daemon, x, **options):
@@ -152,88 +153,6 @@ def test_verify_widens_as_the_daemon_did(device, tmp_path, start_daemon):
         daemon.stop()
 
 
-SOFTMAX, SIGMOID, OF_CHOSEN = ({"expert_gating_func": number} for number in (1, 2, 3))
-SHARED = {"expert_shared_feed_forward_length": 128}
-ONE_SHARED = {"expert_shared_count": 1}
-V3 = dict(score="sigmoid", norm=True, select_bias=True, scale=2.5, shared=256)
-V3_KEYS = SIGMOID | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 2.5, "leading_dense_block_count": 1}
-MIXTRAL = dict(width_key="feed_forward_length", norm=True, model_type="mixtral")
-AFTER_DENSE = dict(layer=1, blocks=2)
-ARCHITECTURES = {
-    "llama": Spec("llama", **MIXTRAL),
-    "llama_of_2023": Spec("llama", separate=True, **MIXTRAL),
-    "qwen2moe": Spec("qwen2moe", SHARED, shared=128, shared_gate=True, model_type="qwen2_moe"),
-    "qwen3vlmoe": Spec("qwen3vlmoe", norm=True, model_type="qwen3_vl_moe"),
-    "qwen3next": Spec("qwen3next", SHARED | {"nextn_predict_layers": 0}, norm=True, shared=128, shared_gate=True,
-                      model_type="qwen3_next"),
-    "qwen35moe_fused": Spec("qwen35moe", SHARED, norm=True, shared=128, shared_gate=True, fused=True, model_type="qwen3_5_moe"),
-    "olmoe": Spec("olmoe", width_key="feed_forward_length", model_type="olmoe"),
-    "deepseek_v2": Spec("deepseek2", SOFTMAX | ONE_SHARED | {
-        "expert_weights_scale": 16.0, "leading_dense_block_count": 1, "expert_group_count": 4, "expert_group_used_count": 2},
-        scale=16.0, groups=4, top_groups=2, group_score="max", shared=256, model_type="deepseek_v2", **AFTER_DENSE),
-    "deepseek_v2_before_groups": Spec("deepseek2", ONE_SHARED | {"expert_weights_scale": 16.0}, scale=16.0, groups=8, top_groups=3,
-                                      group_score="max", shared=256, experts=160, model_type="deepseek_v2"),
-    "deepseek_v2_lite": Spec("deepseek2", {"expert_shared_count": 2, "expert_weights_scale": 1.0}, shared=512,
-                             model_type="deepseek_v2"),
-    "deepseek_v3": Spec("deepseek2", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
-                        model_type="deepseek_v3", **V3, **AFTER_DENSE),
-    "deepseek_v3_before_groups": Spec("deepseek2", V3_KEYS, groups=8, top_groups=4, experts=256, model_type="deepseek_v3", **V3,
-                                      **AFTER_DENSE),
-    "kimi_k2": Spec("deepseek2", V3_KEYS, model_type="deepseek_v3", **V3, **AFTER_DENSE),
-    "glm_4_7_flash_before_gating_func": Spec("deepseek2", {"expert_shared_count": 1, "expert_weights_norm": True,
-                                                           "expert_weights_scale": 2.5, "leading_dense_block_count": 46,
-                                                           "vocab_size": 154880}, model_type="deepseek_v3", layer=46, blocks=47,
-                                             **V3),
-    "mistral_large_3": Spec("deepseek2", SOFTMAX | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.0},
-                            norm=True, shared=256, model_type="mistral4"),
-    "deepseek32": Spec("deepseek32", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
-                       model_type="deepseek_v32", **V3, **AFTER_DENSE),
-    "glm_dsa": Spec("glm-dsa", V3_KEYS, model_type="glm_moe_dsa", **V3, **AFTER_DENSE),
-    "glm4moe": Spec("glm4moe", V3_KEYS, model_type="glm4_moe", **V3, **AFTER_DENSE),
-    "dots1": Spec("dots1", V3_KEYS, model_type="dots1", **V3, **AFTER_DENSE),
-    "exaone_moe": Spec("exaone-moe", V3_KEYS | {"expert_shared_feed_forward_length": 256}, model_type="exaone_moe", **V3,
-                       **AFTER_DENSE),
-    "kimi_linear": Spec("kimi-linear", {key: value for key, value in V3_KEYS.items() if key != "expert_weights_norm"},
-                        model_type="kimi_linear", **V3, **AFTER_DENSE),
-    "mimo2": Spec("mimo2", SIGMOID, score="sigmoid", norm=True, select_bias=True, model_type="mimo_v2_flash"),
-    "bailingmoe": Spec("bailingmoe", ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.0,
-                                                   "leading_dense_block_count": 0}, norm=True, shared=256, model_type="bailing_moe"),
-    "bailingmoe2": Spec("bailingmoe2", V3_KEYS | {"expert_group_count": 4, "expert_group_used_count": 2}, groups=4, top_groups=2,
-                        model_type="bailing_moe_v2", **V3, **AFTER_DENSE),
-    "afmoe": Spec("afmoe", V3_KEYS, model_type="afmoe", **V3, **AFTER_DENSE),
-    "lfm2moe": Spec("lfm2moe", SIGMOID | {"leading_dense_block_count": 1}, score="sigmoid", norm=True, select_bias=True,
-                    model_type="lfm2_moe", **AFTER_DENSE),
-    "minimax_m2": Spec("minimax-m2", SIGMOID, score="sigmoid", norm=True, select_bias=True, model_type="minimax_m2"),
-    "hunyuan": Spec("hunyuan-moe", ONE_SHARED | {"expert_shared_feed_forward_length": 256}, norm=True, shared=256,
-                    model_type="hunyuan_v1_moe"),
-    "ernie": Spec("ernie4_5-moe", {"expert_shared_count": 2, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1},
-                  norm=True, select_bias=True, shared=512, model_type="ernie4_5_moe", **AFTER_DENSE),
-    "granitemoe": Spec("granitemoe", SHARED, width_key="feed_forward_length", score="softmax of chosen", shared=128, parallel=True,
-                       model_type="granitemoe"),
-    "granitehybrid": Spec("granitehybrid", width_key="feed_forward_length", score="softmax of chosen",
-                          model_type="granitemoehybrid"),
-    "dbrx": Spec("dbrx", width_key="feed_forward_length", norm=True, model_type="dbrx"),
-    "jamba": Spec("jamba", width_key="feed_forward_length", model_type="jamba", **AFTER_DENSE),
-    "gpt_oss": Spec("gpt-oss", score="softmax of chosen", router_bias=True, expert_bias=True, activation="oai",
-                    model_type="gpt_oss"),
-    "llama4": Spec("llama4", {"interleave_moe_layer_step": 2, "leading_dense_block_count": 0}, score="sigmoid of chosen",
-                   on_input=True, shared=256, model_type="llama4", **AFTER_DENSE),
-    "nemotron_h_moe": Spec("nemotron_h_moe", ONE_SHARED | SHARED | {
-        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1}, score="sigmoid", norm=True,
-        select_bias=True, scale=2.5, shared=128, activation="relu2", model_type="nemotron_h"),
-    "nemotron_3_super": Spec("nemotron_h_moe", ONE_SHARED | SHARED | {
-        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_group_count": 1, "moe_latent_size": 512}, score="sigmoid",
-        norm=True, select_bias=True, scale=2.5, shared=128, activation="relu2", latent=512, model_type="nemotron_h"),
-    "mistral4": Spec("mistral4", SOFTMAX | ONE_SHARED | {"expert_weights_norm": True, "expert_weights_scale": 1.5}, norm=True,
-                     scale=1.5, shared=256, model_type="mistral4"),
-    "laguna": Spec("laguna", SIGMOID | SHARED | {"expert_weights_norm": True, "expert_weights_scale": 2.5,
-                                                 "leading_dense_block_count": 1}, score="sigmoid", norm=True, select_bias=True,
-                   scale=2.5, shared=128, model_type="laguna", **AFTER_DENSE),
-    "step35": Spec("step35", SIGMOID | SHARED | {"expert_weights_norm": True, "expert_weights_scale": 3.0, "moe_every_n_layers": 1},
-                   score="sigmoid", norm=True, select_bias=True, scale=3.0, shared=128, model_type="step3p5"),
-}
-
-
 @pytest.mark.share(4)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture(name, tmp_path, start_daemon):
@@ -248,6 +167,37 @@ def test_every_architecture(name, tmp_path, start_daemon):
     layer, output = answer(daemon, x)
     assert layer.layer == spec.layer
     assert error_per_token(values_of(output), model.outputs(x)).max() <= BOUNDS["f32"]
+
+
+SMALL = dict(hidden=64, width=48)
+
+
+def small(spec):
+    """The specification with widths that all differ, so that nothing fits if it is transposed or taken for another matrix."""
+    def scaled(width):
+        return width * SMALL["width"] // 256
+    keys = {key: scaled(value) if key in ("expert_shared_feed_forward_length", "moe_latent_size") else value
+            for key, value in spec.keys.items()}
+    return dataclasses.replace(spec, keys=keys, shared=scaled(spec.shared), latent=scaled(spec.latent), **SMALL)
+
+
+def bits(daemon, x, **options):
+    layer, output = answer(daemon, x, **options)
+    return layer.weights_id, output.data
+
+
+def has_the_vendors_bits(model, folder, start_daemon, x, **options):
+    """The answers of the GGUF file and of the vendor's checkpoint, from which llama.cpp's converter makes it."""
+    own = bits(start_daemon("--compute-dtype", "f32", model=model.path), x, **options)
+    vendor = bits(start_daemon("--compute-dtype", "f32", model=write_vendor(model, folder)), x, **options)
+    assert own == vendor, "weights_id, or the answer's bits, differ"
+
+
+@pytest.mark.share(8)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_vendors_checkpoint_gives_the_same_bits(name, tmp_path, start_daemon):
+    model = Model(tmp_path, small(ARCHITECTURES[name]))
+    has_the_vendors_bits(model, tmp_path / "vendor", start_daemon, model.inputs(TOKENS))
 
 
 def served(daemon, model, **options):
@@ -348,6 +298,9 @@ def test_gemma4_routes_by_rows_of_its_own(tmp_path, start_daemon):
     layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, router_input=tensor(residual))
     assert layer.needs_router_input
     assert error_per_token(values_of(output), model.outputs(x, residual)).max() <= BOUNDS["f32"]
+    plain = Model(tmp_path / "plain", small(spec))
+    rows = plain.inputs(TOKENS), tensor(plain.inputs(TOKENS, seed=8))
+    has_the_vendors_bits(plain, tmp_path / "vendor", start_daemon, rows[0], router_input=rows[1])
 
 
 class DeepseekV4(Model):
@@ -358,6 +311,7 @@ class DeepseekV4(Model):
         super().make_router()
         self.table = np.stack([self.random.permutation(EXPERTS)[:TOP_K] for _ in range(self.VOCABULARY)]).astype(np.int32)
         self.tensors["blk.0.ffn_gate_tid2eid.weight"] = (self.table, Type.I32)
+        self.values["ffn_gate_tid2eid.weight"] = self.table
 
     def clamped(self, x, gate, up, down):
         return (silu(np.minimum(x @ gate.T, self.LIMIT)) * np.clip(x @ up.T, -self.LIMIT, self.LIMIT)) @ down.T
@@ -377,12 +331,14 @@ def test_deepseek_v4_chooses_experts_by_token_id(tmp_path, start_daemon):
     spec = Spec("deepseek4", ONE_SHARED | {"expert_gating_func": 4, "expert_weights_norm": True, "expert_weights_scale": 1.5,
                                            "hash_layer_count": 1, "swiglu_clamp_exp": [2.0],
                                            "swiglu_clamp_shexp": [2.0], "nextn_predict_layers": 0},
-                scale=1.5, shared=256, model_type="deepseek_v4")
+                scale=1.5, shared=256, limit=2.0, model_type="deepseek_v4")
     model = DeepseekV4(tmp_path, spec, Type.MXFP4)
     x, ids = model.inputs(TOKENS), np.random.default_rng(4).integers(0, DeepseekV4.VOCABULARY, TOKENS)
     layer, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x, token_ids=tensor(ids, "I32"))
     assert layer.needs_token_ids
     assert error_per_token(values_of(output), model.outputs_of(x, ids)).max() <= BOUNDS["f32"]
+    plain = DeepseekV4(tmp_path / "plain", small(spec))
+    has_the_vendors_bits(plain, tmp_path / "vendor", start_daemon, plain.inputs(TOKENS), token_ids=tensor(ids, "I32"))
 
 
 def test_phimoe_routes_as_its_authors_do(tmp_path, start_daemon):
@@ -402,6 +358,8 @@ def test_phimoe_routes_as_its_authors_do(tmp_path, start_daemon):
             taken[best] = True
     _, output = answer(start_daemon("--compute-dtype", "f32", model=model.path), x)
     assert error_per_token(values_of(output), out).max() <= BOUNDS["f32"]
+    plain = Model(tmp_path / "plain", small(model.spec))
+    has_the_vendors_bits(plain, tmp_path / "vendor", start_daemon, plain.inputs(TOKENS))
 
 
 def test_blocks_that_predict_further_tokens_are_not_served(tmp_path, start_daemon):

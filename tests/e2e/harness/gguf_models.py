@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
+from .daemon import run_program
 from .tensors import bf16_bits, bf16_values
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 256, 256, 8, 2
@@ -66,7 +67,12 @@ class Spec:
     shared: int = 0  # the width of a shared expert
     shared_gate: bool = False
     parallel: bool = False  # the shared expert is not part of the block
+    average: bool = False  # the block is the mean of the routed and the shared sum
     activation: str = "silu"
+    clamp: str = ""  # of silu's input and up, before or after the activation
+    limit: float = 0.0
+    shared_limit: float = 0.0
+    softcap: float = 0.0
     on_input: bool = False
     fused: bool = False
     separate: bool = False
@@ -76,13 +82,31 @@ class Spec:
     model_type: str = ""
     layer: int = 0
     blocks: int = 1
+    hidden: int = HIDDEN
+    width: int = WIDTH
+    bias_name: str = "exp_probs_b.bias"
+    beside: tuple = ()  # further tensors of the layer, which are no part of the block
+
+
+QWEN = Spec("qwen3moe", norm=True, model_type="qwen3_moe")
+
+
+def refused(path, *words, options=()):
+    done = run_program("expertd", "--model", str(path), "--listen", "127.0.0.1:0", "--http", "off", *options)
+    assert done.returncode == 65, done.stderr[-900:]
+    for word in words:
+        assert word in done.stderr, f"{word!r} is not in: {done.stderr[-900:]}"
 
 
 def silu(x):
     return x / (1 + np.exp(-x))
 
 
-def activate(kind, gate, up):
+def activate(kind, gate, up, clamp="", limit=0.0):
+    if limit and clamp == "before":
+        return silu(np.minimum(gate, limit)) * np.clip(up, -limit, limit)
+    if limit and clamp == "after":
+        return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
     if kind == "relu2":
         return np.maximum(up, 0) ** 2
     if kind == "gelu":
@@ -121,10 +145,15 @@ class Model:
         self.values[name] = values
         return values
 
+    def store_as(self, name, kind, size=1.0):
+        """Replaces a tensor by one of another type."""
+        shape = self.values[name].shape
+        self.add(name, shape, kind, size * shape[-1] ** -0.5)
+
     def make_experts(self, kinds, scales):
         s, e = self.spec, self.spec.experts
-        row = s.latent or HIDDEN
-        shapes = {"gate": (WIDTH, row), "up": (WIDTH, row), "down": (row, WIDTH)}
+        row = s.latent or s.hidden
+        shapes = {"gate": (s.width, row), "up": (s.width, row), "down": (row, s.width)}
         self.parts = {}
         for (part, (n, k)), kind in zip(shapes.items(), kinds):
             if part == "gate" and s.activation == "relu2":
@@ -144,37 +173,48 @@ class Model:
             if s.expert_bias:
                 self.add(f"ffn_{part}_exps.bias", (e, n))
             if s.shared:
-                n, k = (s.shared, HIDDEN) if part != "down" else (HIDDEN, s.shared)
+                n, k = (s.shared, s.hidden) if part != "down" else (s.hidden, s.shared)
                 self.add(f"ffn_{part}_shexp.weight", (n, k), kind, k ** -0.5)
         if s.shared_gate:
-            self.add("ffn_gate_inp_shexp.weight", (HIDDEN,), size=HIDDEN ** -0.5)
+            self.add("ffn_gate_inp_shexp.weight", (s.hidden,), size=s.hidden ** -0.5)
         if s.latent:
-            self.add("ffn_latent_down.weight", (s.latent, HIDDEN), size=HIDDEN ** -0.5)
-            self.add("ffn_latent_up.weight", (HIDDEN, s.latent), size=s.latent ** -0.5)
+            self.add("ffn_latent_down.weight", (s.latent, s.hidden), size=s.hidden ** -0.5)
+            self.add("ffn_latent_up.weight", (s.hidden, s.latent), size=s.latent ** -0.5)
 
     def make_router(self):
         s = self.spec
-        self.add("ffn_gate_inp.weight", (s.experts, HIDDEN), size=HIDDEN ** -0.5)
+        self.add("ffn_gate_inp.weight", (s.experts, s.hidden), size=s.hidden ** -0.5)
         if s.router_bias:
             self.add("ffn_gate_inp.bias", (s.experts,))
         if s.select_bias:
-            self.add("exp_probs_b.bias", (s.experts,), size=0.3)
+            self.add(s.bias_name, (s.experts,), size=0.3)
         if s.own_router_input:
-            self.add("ffn_gate_inp.scale", (HIDDEN,))
+            self.add("ffn_gate_inp.scale", (s.hidden,))
             self.add("ffn_down_exps.scale", (s.experts,))
-        self.add("ffn_norm.weight", (HIDDEN,))
-        self.add("attn_q.weight", (HIDDEN, HIDDEN), Type.Q4_0, 1.0)
+        for name in ("ffn_norm", *s.beside):
+            self.add(f"{name}.weight", (s.hidden,))
+        self.add("attn_q.weight", (s.hidden, s.hidden), Type.Q4_0, 1.0)
 
     # ---- the file
 
     def all_keys(self):
         s = self.spec
-        sizes = {"block_count": s.blocks, "embedding_length": HIDDEN, "expert_count": s.experts, "expert_used_count": TOP_K,
-                 s.width_key: WIDTH, "context_length": 4096, "attention.head_count": 4}
+        sizes = {"block_count": s.blocks, "embedding_length": s.hidden, "expert_count": s.experts, "expert_used_count": TOP_K,
+                 s.width_key: s.width, "context_length": 4096, "attention.head_count": 4}
         return {f"{s.arch}.{key}": value for key, value in (sizes | s.keys).items()}
 
-    def write(self, parts):
-        options = {"split_max_tensors": -(-(len(self.tensors) + 1) // parts)} if parts else {}
+    def repeat(self, layers):
+        """Gives `layers` layers the tensors of the first, in llama-quantize's order: by layer, then by name."""
+        own, self.tensors = self.tensors, {}
+        for layer in range(layers):
+            for name in sorted(own):
+                self.tensors[name.replace(f"blk.{self.spec.layer}.", f"blk.{layer}.")] = own[name]
+        self.metadata[f"{self.spec.arch}.block_count"] = layers
+
+    def write(self, parts, of_part=None):
+        """of_part: tensors of each part, of which the first has one more, the embeddings."""
+        of_part = of_part or (-(-(len(self.tensors) + 1) // parts) if parts else None)
+        options = {"split_max_tensors": of_part} if of_part else {}
         writer = gguf.GGUFWriter(self.path, self.spec.arch, **options)
         writer.add_name("a small model")
         writer.add_token_list(["<s>", "</s>", "a"])
@@ -182,19 +222,22 @@ class Model:
         for key, value in self.metadata.items():
             if value is not None:
                 self.add_key(writer, key, value)
-        writer.add_tensor("token_embd.weight", np.zeros((8, HIDDEN), np.float32))
+        writer.add_tensor("token_embd.weight", np.zeros((8, self.spec.hidden), np.float32))
         for name, (raw, kind) in self.tensors.items():
             writer.add_tensor(name, raw, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        if parts:
+        if of_part:
             self.path = sorted(self.path.parent.glob("*-00001-of-*.gguf"))[0]
 
     @staticmethod
     def add_key(writer, key, value):
-        if isinstance(value, bool):
+        """value: (type, value) for another type than usual."""
+        if isinstance(value, tuple):
+            getattr(writer, f"add_{value[0]}")(key, value[1])
+        elif isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, float):
             writer.add_float32(key, value)
@@ -209,10 +252,11 @@ class Model:
 
     def inputs(self, tokens, seed=7):
         """Exact in bf16, so that the router's logits are those of the reference and no choice between experts is near."""
-        return bf16_values(bf16_bits(np.random.default_rng(seed).standard_normal((tokens, HIDDEN)).astype(np.float32)))
+        return bf16_values(bf16_bits(np.random.default_rng(seed).standard_normal((tokens, self.spec.hidden)).astype(np.float32)))
 
     def logits(self, x):
-        logits = x.astype(np.float64) @ self.values["ffn_gate_inp.weight"].T
+        logits, cap = x.astype(np.float64) @ self.values["ffn_gate_inp.weight"].T, self.spec.softcap
+        logits = cap * np.tanh(logits / cap) if cap else logits
         return logits + self.values["ffn_gate_inp.bias"] if self.spec.router_bias else logits
 
     def route(self, x):
@@ -220,7 +264,7 @@ class Model:
         s, logits = self.spec, self.logits(x)
         chosen = s.score.endswith("of chosen")
         scores = logits if chosen else softmax(logits) if s.score == "softmax" else 1 / (1 + np.exp(-logits))
-        selection = scores + self.values["exp_probs_b.bias"] if s.select_bias else scores
+        selection = scores + self.values[s.bias_name] if s.select_bias else scores
         if s.groups > 1:
             grouped = selection.reshape(len(x), s.groups, -1)
             best = np.sort(grouped, -1)[..., -2:].sum(-1) if s.group_score == "top2" else grouped.max(-1)
@@ -244,22 +288,22 @@ class Model:
         gate, up = (row @ self.parts[part][e].T if part in self.parts else None for part in ("gate", "up"))
         if s.expert_bias:
             gate, up = gate + biases["ffn_gate_exps.bias"][e], up + biases["ffn_up_exps.bias"][e]
-        out = activate(s.activation, gate, up) @ self.parts["down"][e].T
+        out = activate(s.activation, gate, up, s.clamp, s.limit) @ self.parts["down"][e].T
         out = out + biases["ffn_down_exps.bias"][e] if s.expert_bias else out
         return out if s.on_input else out * weight
 
     def shared(self, x):
-        v = self.values
+        v, s = self.values, self.spec
         gate = x @ v["ffn_gate_shexp.weight"].T if "ffn_gate_shexp.weight" in v else None
-        out = activate(self.spec.activation, gate, x @ v["ffn_up_shexp.weight"].T) @ v["ffn_down_shexp.weight"].T
-        return out / (1 + np.exp(-(x @ v["ffn_gate_inp_shexp.weight"])))[:, None] if self.spec.shared_gate else out
+        out = activate(s.activation, gate, x @ v["ffn_up_shexp.weight"].T, s.clamp, s.shared_limit) @ v["ffn_down_shexp.weight"].T
+        return out / (1 + np.exp(-(x @ v["ffn_gate_inp_shexp.weight"])))[:, None] if s.shared_gate else out
 
     def outputs(self, x, router_input=None):
         """The block's output in float64."""
         s = self.spec
         if s.own_router_input:
             rows = router_input.astype(np.float64)
-            rows = rows / np.sqrt((rows ** 2).mean(-1, keepdims=True) + 1e-6) * HIDDEN ** -0.5
+            rows = rows / np.sqrt((rows ** 2).mean(-1, keepdims=True) + 1e-6) * s.hidden ** -0.5
             ids, weights = self.route(rows * self.values["ffn_gate_inp.scale"])
         else:
             ids, weights = self.route(x)
@@ -271,4 +315,5 @@ class Model:
                 at = ids[:, slot] == e
                 out[at] += self.expert(e, rows[at], weights[at, slot][:, None])
         out = out @ self.values["ffn_latent_up.weight"].T if s.latent else out
-        return out + self.shared(x) if s.shared and not s.parallel else out
+        out = out + self.shared(x) if s.shared and not s.parallel else out
+        return out / 2 if s.average else out

@@ -11,6 +11,7 @@
 
 #include "expert/config/gguf_architectures.h"
 #include "expert/config/gguf_config.h"
+#include "expert/config/gguf_members.h"
 
 enum { FILE_BYTES_MAX = 1 << 14 };
 
@@ -80,7 +81,7 @@ static struct image *begin_model(const char *architecture) {
 static err_t make(const struct image *image, struct config **out) {
     struct gguf file;
     assert_false(err_is(gguf_parse("FILE", image->bytes, image->size, &file)));
-    err_t e = gguf_config_make(&file, &file.tensors, 1, out);
+    err_t e = gguf_config_make(&file, &(struct gguf_config_parts){.files = &file.tensors, .count = 1, .complete = true}, out);
     gguf_close(&file);
     return e;
 }
@@ -129,11 +130,33 @@ static void sizes_have_the_keys_of_config_json(void **state) {
     assert_string_equal(config_key(config, "num_experts"), "qwen3moe.expert_count");
     assert_string_equal(config_label(config), "the file's metadata");
     config_destroy(config);
-    config = accept(begin_model("olmoe"));
-    assert_int_equal(number(config, "intermediate_size"), 96);
-    config_destroy(config);
     config = accept(begin_model("dbrx"));
-    assert_int_equal(number(config, "ffn_config.ffn_hidden_size"), 96);
+    assert_int_equal(number(config, GGUF_WIDTH_MEMBER), 96);
+    config_destroy(config);
+}
+
+// llama.cpp reads the width of some architectures, and of others only the count.
+static void shared_experts_have_the_width_that_llama_cpp_reads(void **state) {
+    (void)state;
+    struct image *image = begin_model("glm4moe");
+    add(image, "glm4moe.expert_shared_count", 3);
+    struct config *config = accept(image);
+    assert_int_equal(number(config, GGUF_SHARED_WIDTH_MEMBER), 96);
+    assert_string_equal(config_key(config, GGUF_SHARED_WIDTH_MEMBER),
+                        "glm4moe.expert_shared_count times expert_feed_forward_length");
+    config_destroy(config);
+    add(image, "glm4moe.expert_shared_feed_forward_length", 64);
+    refuse(image, "FILE: glm4moe.expert_shared_feed_forward_length is 64, but glm4moe.expert_shared_count times "
+                  "glm4moe.expert_feed_forward_length is 96");
+    image = begin_model("hy_v3");
+    add(image, "hy_v3.expert_shared_count", 3);
+    add(image, "hy_v3.expert_shared_feed_forward_length", 64);
+    config = accept(image);
+    assert_int_equal(number(config, GGUF_SHARED_WIDTH_MEMBER), 64);
+    config_destroy(config);
+    image = begin_model("laguna"); // neither key, and no tensor
+    config = accept(image);
+    assert_int_equal(number(config, GGUF_SHARED_WIDTH_MEMBER), 0);
     config_destroy(config);
 }
 
@@ -158,11 +181,22 @@ static void the_conditions_choose_the_row(void **state) {
     image = begin_model("deepseek2");
     add(image, "deepseek2.expert_gating_func", 3);
     refuse(image, "FILE: deepseek2.expert_gating_func is 3, which is not supported with this architecture");
+    image = begin_model("cohere2moe");
+    add(image, "cohere2moe.expert_weights_norm", 1);
+    refuse(image, "FILE: cohere2moe.expert_gating_func is missing: this architecture requires it");
+    add(image, "cohere2moe.expert_gating_func", 0);
+    refuse(image, "FILE: cohere2moe.expert_gating_func is 0, which is not supported");
 }
 
 static void what_is_not_computed_is_refused(void **state) {
     (void)state;
-    refuse(begin("qwen9moe"), "FILE: general.architecture is qwen9moe, which is not served: expected one of llama, qwen2moe");
+    refuse(begin("qwen9moe"),
+           "FILE: general.architecture is qwen9moe, which is not served, and the file has no expert_count: a model "
+           "without experts has no layer to serve: expected one of llama, mistral3");
+    refuse(begin_model("qwen9moe"), "FILE: general.architecture is qwen9moe, which is not served: expected one of llama, mistral3");
+    for (size_t i = 0; i < GGUF_REFUSED_COUNT; i++) {
+        refuse(begin_model(GGUF_REFUSED[i].name), GGUF_REFUSED[i].reason);
+    }
     refuse(begin("qwen3moe"), "FILE: qwen3moe.expert_count is missing: the model has no experts");
     refuse(begin("a\x1b[1m"), "general.architecture is a\\x1b[1m, which");
     struct image *image = begin_model("qwen3moe");
@@ -174,6 +208,10 @@ static void what_is_not_computed_is_refused(void **state) {
     image = begin_model("qwen3moe");
     add(image, "qwen3moe.moe_something_new", 0); // says nothing
     add(image, "qwen3moe.attention.head_count", 4);
+    add_key(image, "qwen3moe.swiglu_clamp_exp", GGUF_ARRAY); // zeros
+    put(image, GGUF_F32, 4);
+    put(image, 2, 8);
+    put(image, 0, 8);
     config_destroy(accept(image));
     image = begin_model("deepseek2");
     add_key(image, "deepseek2.expert_shared_count", GGUF_U64);
@@ -244,7 +282,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_have_the_keys_of_config_json), cmocka_unit_test(the_conditions_choose_the_row),
         cmocka_unit_test(what_is_not_computed_is_refused),    cmocka_unit_test(lists_go_by_layer),
-        cmocka_unit_test(every_row_makes_a_configuration),
+        cmocka_unit_test(every_row_makes_a_configuration),    cmocka_unit_test(shared_experts_have_the_width_that_llama_cpp_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

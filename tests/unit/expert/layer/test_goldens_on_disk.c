@@ -148,7 +148,7 @@ static void compute_token(const struct layer_tensors *l, const float *input, con
                    p->weights_on_input ? 1 : weights[j], y);
     }
     if (p->shared != SHARED_NONE) {
-        double gate = p->shared == SHARED_SIGMOID ? 1 / (1 + exp(-product(&l->shared_gate, NULL, 0, x, p->hidden_size))) : 1;
+        double gate = p->shared == SHARED_SIGMOID ? 1 / (1 + exp(-product(&l->shared_gate.plain, NULL, 0, x, p->hidden_size))) : 1;
         add_expert(&l->shared, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, x, gate, y);
     }
 }
@@ -164,7 +164,7 @@ static void check_routes(const struct layer_tensors *l, const float *input, cons
         x[i] = input[i];
     }
     for (uint32_t e = 0; e < routing.num_experts; e++) {
-        logits[e] = (float)product(&l->router, &l->router_bias, e, x, l->params.hidden_size);
+        logits[e] = (float)product(&l->router.plain, &l->router_bias, e, x, l->params.hidden_size);
         bias[e] = l->selection_bias.data ? (float)element(l->selection_bias.dtype, l->selection_bias.data, e) : 0;
     }
     routing.selection_bias = l->params.router_has_selection_bias ? bias : NULL;

@@ -45,7 +45,7 @@ static void separate_experts_under_either_set_of_names(void **state) {
     assert_int_equal(layers[0].weight_dtype, EXPERTD_DTYPE_F32);
     assert_int_equal(layers[0].stored_bytes, 4 * (E * 3 * I * H + E * H));
     assert_separate();
-    assert_true(at(&layers[0].router, 2, 5) == 2 * H + 5);
+    assert_true(at(&layers[0].router.plain, 2, 5) == 2 * H + 5);
     assert_null(layers[0].router_bias.data);
     assert_null(layers[0].selection_bias.data);
     assert_null(layers[0].shared.weight[PART_UP].data);
