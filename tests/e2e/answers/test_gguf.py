@@ -13,7 +13,7 @@ from harness.gguf_architectures import ARCHITECTURES, ONE_SHARED, SHARED, V3, V3
 from harness.gguf_models import BLOCKS, EXPERTS, HIDDEN, PLAIN, QWEN, TOP_K, WIDTH, Model, Spec, silu
 from harness.gguf_vendors import write_vendor
 from harness.paths import DEVICE, SANITIZER
-from harness.tensors import error_per_token, rows_of, tensor, values_of
+from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS = 40
 # Bounds for fp32 sums in another order, for exact weights with activations rounded to bf16, and for both rounded.
