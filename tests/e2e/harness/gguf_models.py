@@ -200,7 +200,7 @@ class Model:
     def all_keys(self):
         s = self.spec
         sizes = {"block_count": s.blocks, "embedding_length": s.hidden, "expert_count": s.experts, "expert_used_count": TOP_K,
-                 s.width_key: s.width, "context_length": 4096, "attention.head_count": 4}
+                 "feed_forward_length": 5 * s.width, s.width_key: s.width, "context_length": 4096, "attention.head_count": 4}
         return {f"{s.arch}.{key}": value for key, value in (sizes | s.keys).items()}
 
     def repeat(self, layers):
