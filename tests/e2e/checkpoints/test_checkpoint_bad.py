@@ -116,18 +116,19 @@ HEADERS = {
     "negative_offset": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [-1,', 1)), None),
     "offset_with_a_fraction": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.5,', 1)), None),
     "offset_in_float_notation": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.0,', 1)), None),
-    "three_offsets": (change_entry(data_offsets=[0, 1, 2]), EXPERT),
-    "no_offsets": (change_entry(data_offsets=None), EXPERT),
+    "three_offsets": (change_entry(data_offsets=[0, 1, 2]), f"{EXPERT}: data_offsets is [0, 1, 2]: expected two integers"),
+    "no_offsets": (change_entry(data_offsets=None), f"{EXPERT}: data_offsets is null: expected two integers"),
     "size_is_not_shape_times_dtype": (change_entry(shape=[47, 64]), EXPERT),
     "shape_product_overflows": (change_entry(shape=[1 << 33, 1 << 33]), EXPERT),
     "shape_bits_overflow": (change_entry(shape=[1 << 62]), EXPERT),
     "negative_dimension": (change_entry(shape=[-48, -64]), EXPERT),
-    "dimension_is_a_text": (change_entry(shape=["48", "64"]), EXPERT),
-    "shape_is_no_list": (change_entry(shape=3072), EXPERT),
+    "dimension_is_a_text": (change_entry(shape=["48", "64"]), f"{EXPERT}: shape is [\\\"48\\\", \\\"64\\\"]: expected a list"),
+    "dimension_is_a_fraction": (change_entry(shape=[48.5, 64]), f"{EXPERT}: shape is [48.5, 64]: expected a list of up to 8 integers"),
+    "shape_is_no_list": (change_entry(shape=3072), f"{EXPERT}: shape is 3072: expected a list of up to 8 integers"),
     "rank_is_absurd": (change_entry(shape=[1] * 2000), EXPERT),
     "unknown_dtype": (change_entry(dtype="BF17"), EXPERT),
-    "dtype_is_a_number": (change_entry(dtype=16), EXPERT),
-    "entry_is_a_list": (lambda header: {**header, EXPERT: [1, 2]}, EXPERT),
+    "dtype_is_a_number": (change_entry(dtype=16), f"{EXPERT}: dtype is 16: expected the name of a dtype"),
+    "entry_is_a_list": (lambda header: {**header, EXPERT: [1, 2]}, f"{EXPERT}: the entry is [1, 2]: expected an object"),
     "header_is_a_list": (lambda header: b"[]", None),
     "header_is_a_text": (lambda header: b'"header"', None),
     "header_is_empty": (lambda header: b"", None),
@@ -138,7 +139,7 @@ HEADERS = {
     "nul_in_a_name": (as_text(lambda t: t.replace("block_sparse_moe.gate", "block_sparse_moe\\u0000gate", 1)), None),
     "key_twice": (as_text(lambda t: t[:-1] + f', "{EXPERT}": ' + json.dumps({"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}) + "}"),
                   EXPERT),
-    "metadata_is_no_map_of_texts": (lambda header: {**header, "__metadata__": {"a": 1}}, None),
+    "metadata_is_no_map_of_texts": (lambda header: {**header, "__metadata__": {"a": 1}}, "__metadata__: a is 1: expected a string"),
     "deeply_nested": (deep, None),
     "name_is_absurdly_long": (lambda header: {**header, "x" * 100000: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, None),
 }
@@ -148,7 +149,7 @@ HEADERS = {
 def test_a_header_that_breaks_a_rule_is_refused(folder, name):
     change, tensor = HEADERS[name]
     rewrite_header(folder / "model.safetensors", change)
-    refused(folder, "model.safetensors", *([tensor] if tensor else []))
+    refused(folder, "model.safetensors", "download it again", *([tensor] if tensor else []))
 
 
 def header_length(length):
@@ -350,9 +351,13 @@ def point(value):
 
 INDEXES = {
     "not_json": (lambda index: json.dumps(index)[:-4], None),
-    "no_weight_map": (lambda index: {"metadata": {}}, "weight_map"),
-    "weight_map_is_a_list": (lambda index: {"weight_map": []}, None),
-    "a_number": (point(3), None),
+    "no_weight_map": (lambda index: {"metadata": {}}, "weight_map is missing: expected an object"),
+    "weight_map_is_a_list": (lambda index: {"weight_map": [1, 2]}, "weight_map is [1, 2]: expected an object"),
+    "the_top_is_a_list": (lambda index: "[]", "it is []: expected an object with weight_map"),
+    "a_number": (point(3), "weight_map: model.layers.0.mlp.experts.0.down_proj.weight is 3: expected the name of a file"),
+    "a_null": (point(None), "down_proj.weight is null: expected the name of a file"),
+    "an_object": (point({"file": 1}), "is {\\\"file\\\": 1}: expected the name of a file"),
+    "a_page": (lambda index: "<!DOCTYPE html>", "it is an HTML page, not the file itself: download it again"),
     "up_and_out": (point("../model.safetensors"), "../"),
     "absolute": (point("/etc/passwd"), "/etc/passwd"),
     "a_folder_below": (point("sub/model.safetensors"), "sub/"),

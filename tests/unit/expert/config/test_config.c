@@ -310,7 +310,7 @@ static void a_byte_order_mark_and_carriage_returns_are_accepted(void **state) {
 static void a_file_that_is_no_json_says_what_it_is(void **state) {
     (void)state;
     struct config *c;
-    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: this is a Git LFS pointer");
+    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: it is a Git LFS pointer");
     refuse_text("", "the file is empty (an unfinished download?)");
     refuse_text(" \n", "the file is empty (an unfinished download?)");
     assert_refused(config_parse("FILE", "\xff\xfe{\0}\0", 6, &c), "the file is in UTF-16");
