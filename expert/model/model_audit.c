@@ -176,6 +176,14 @@ static bool has_weights(const struct supply_matrix *m, size_t row, size_t end, s
     return false;
 }
 
+static bool has_any_weight(const struct supply_matrix *m) {
+    bool any = false;
+    for (size_t g = 0; g < m->rows.scales && !any; g++) {
+        any = has_weights(m, 0, m->n, g);
+    }
+    return any;
+}
+
 // Scales of these dtypes underflow to 0 in single groups of very small weights, in sound files too, but not in most of a matrix.
 static void excuse_underflow(const struct supply_matrix *m, uint64_t scales, struct counts *counts) {
     const enum expertd_dtype dtype = m->rows.format.scale;
@@ -378,7 +386,9 @@ FALLIBLE model_audit_add(struct model_audit *audit, const struct supply *supply,
         return add(audit, supply, m->quantised->global_tensor, m->quantised->global, &place, &counts);
     }
     if (!(global > 0)) { // the same: of all scales
-        count_one(&counts, global < 0 ? AUDIT_NEGATIVE : AUDIT_ZERO, 0, 0);
+        if (global < 0 || has_any_weight(m)) {
+            count_one(&counts, global < 0 ? AUDIT_NEGATIVE : AUDIT_ZERO, 0, 0);
+        }
         return add(audit, supply, m->quantised->global_tensor, m->quantised->global, &place, &counts);
     }
     counts = count_scales(m);

@@ -264,6 +264,16 @@ def test_zero_scales_over_zero_codes_are_sound(variant, codes, zero, scale, tmp_
     assert "doubtful" not in verify(checkpoint.folder)
 
 
+def test_a_global_scale_of_zero_over_zero_codes_is_no_scale(tmp_path):
+    """ModelOpt divides the greatest magnitude of the matrix, which is 0."""
+    checkpoint = quantised(tmp_path, "modelopt_nvfp4")
+    dtype, array = checkpoint.tensors[GATE + ".weight"]
+    checkpoint.tensors[GATE + ".weight"] = (dtype, np.zeros_like(array))
+    put(checkpoint, ".weight_scale_2", 0.0)
+    text = verify(checkpoint.folder)
+    assert named(text, "doubtful")[GATE + ".weight"][1] == "all zeros in 1 matrix" and not named(text, "unsound")
+
+
 # ---- zeros and copies
 
 
