@@ -403,13 +403,15 @@ def test_a_wrong_total_size_is_ignored(sharded, start_daemon):
     start_daemon(model=sharded)
 
 
-def test_too_little_address_space_is_an_error():
+@pytest.mark.parametrize("name", ("RLIMIT_AS", "RLIMIT_DATA"))
+def test_a_limit_of_the_process_on_memory_is_named_before_the_load(name):
     if SANITIZER:
         pytest.skip("the sanitizers reserve terabytes of address space")
-    done = subprocess.run([str(BIN / "expertd"), "--model", "synthetic:mixtral-8x7b,layers=1", "--listen", "127.0.0.1:0", "--http",
-                           "off"], env=clean_environment(), capture_output=True, text=True, timeout=30,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+    done = subprocess.run([str(BIN / "expertd"), "--model", "synthetic:olmoe-1b-7b,layers=3", "--listen", "127.0.0.1:0", "--http",
+                           "off"], env=clean_environment(), capture_output=True, text=True, timeout=30 * SLOW,
+                          preexec_fn=lambda: resource.setrlimit(getattr(resource, name), (3 << 29, 3 << 29)))
     assert done.returncode == 69, done.stderr
+    assert f"is available ({name} of this process; raise it with ulimit" in done.stderr, done.stderr
 
 
 def test_a_file_that_is_written_during_the_load_is_refused(tmp_path):
