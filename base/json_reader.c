@@ -334,6 +334,29 @@ FALLIBLE json_reader_skip(struct json_reader *r) {
     return OK;
 }
 
+enum { VALUE_SHOWN_MAX = 64 };
+
+err_t json_reader_refuse(const struct json_reader *at, err_t e, const char *name, const char *expected) {
+    struct err_copy saved;
+    struct json_reader end = *at;
+    char text[VALUE_SHOWN_MAX + 1];
+    if (e.code == EXPERTD_ERR_NOMEM) {
+        return e;
+    }
+    err_save(e, &saved);
+    skip_space(&end);
+    const char *from = end.at;
+    if (err_is(json_reader_skip(&end))) {
+        return err_restore(&saved);
+    }
+    size_t length = (size_t)(end.at - from), shown = length < VALUE_SHOWN_MAX ? length : VALUE_SHOWN_MAX;
+    for (size_t i = 0; i < shown; i++) {
+        text[i] = (unsigned char)from[i] < 0x20 || from[i] == 0x7f ? '?' : from[i];
+    }
+    text[shown] = '\0';
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is %s%s: expected %s", name, text, shown < length ? "..." : "", expected);
+}
+
 FALLIBLE json_reader_end(struct json_reader *r) {
     skip_space(r);
     return r->at == r->end ? OK : bad(r, "the end of the text");

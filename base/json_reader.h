@@ -37,6 +37,10 @@ FALLIBLE json_reader_u64(struct json_reader *reader, uint64_t *out);
 // Checks and skips any value with at most JSON_READER_DEPTH_MAX levels of nesting.
 FALLIBLE json_reader_skip(struct json_reader *reader);
 
+// The error for a value that is complete JSON and not what is expected: "NAME is VALUE: expected EXPECTED". `at`: the reader before
+// the value. If no complete value follows, `e`, the error of reading it, stays.
+err_t json_reader_refuse(const struct json_reader *at, err_t e, const char *name, const char *expected);
+
 // Fails unless only white space is left.
 FALLIBLE json_reader_end(struct json_reader *reader);
 

@@ -99,14 +99,6 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
     return OK;
 }
 
-FALLIBLE regular_file_check_pointer(const void *bytes, size_t length) {
-    static const char START[] = "version https://git-lfs.github.com/spec/";
-    if (length >= sizeof START - 1 && memcmp(bytes, START, sizeof START - 1) == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "this is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`");
-    }
-    return OK;
-}
-
 // ---- writing
 
 // The name contains the process id and the time, because two processes in different containers may have the same id and use the

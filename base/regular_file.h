@@ -17,9 +17,6 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size);
 // bytes.
 FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, size_t *length);
 
-// EXPERTD_ERR_CHECKPOINT: the content is a Git LFS pointer, which stands in the place of a file that was not fetched.
-FALLIBLE regular_file_check_pointer(const void *bytes, size_t length);
-
 // A file that is being written.
 struct regular_file_new {
     int fd;          // to write to

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file_magic.h"
 #include "base/json_reader.h"
 #include "base/mapped.h"
 #include "base/regular_file.h"
@@ -63,7 +65,11 @@ static FALLIBLE parse_metadata(struct parser *p) {
     if (json_reader_accept_null(&p->json)) {
         return OK;
     }
-    TRY(json_reader_expect(&p->json, '{'));
+    const struct json_reader at = p->json;
+    err_t e = json_reader_expect(&p->json, '{');
+    if (err_is(e)) {
+        return json_reader_refuse(&at, e, METADATA, "an object of strings");
+    }
     if (json_reader_accept(&p->json, '}')) {
         return OK;
     }
@@ -79,7 +85,11 @@ static FALLIBLE parse_metadata(struct parser *p) {
         size_t length;
         TRY(store_string(p, &pair[0], &length));
         TRY(json_reader_expect(&p->json, ':'));
-        TRY(store_string(p, &pair[1], &length));
+        const struct json_reader value = p->json;
+        e = store_string(p, &pair[1], &length);
+        if (err_is(e)) {
+            return err_context(json_reader_refuse(&value, e, pair[0], "a string"), METADATA);
+        }
         file->metadata_count++;
     } while (json_reader_accept(&p->json, ','));
     return json_reader_expect(&p->json, '}');
@@ -95,7 +105,11 @@ struct entry_text {
 static FALLIBLE parse_dtype(struct parser *p, struct entry_text *text) {
     char *name;
     size_t length;
-    TRY(store_string(p, &name, &length));
+    const struct json_reader at = p->json;
+    err_t e = store_string(p, &name, &length);
+    if (err_is(e)) {
+        return json_reader_refuse(&at, e, "dtype", "the name of a dtype, such as \"BF16\"");
+    }
     p->text_used -= length + 1; // the name is needed only here
     if (length >= sizeof text->dtype) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "unknown dtype, with a name of %zu bytes", length);
@@ -104,7 +118,7 @@ static FALLIBLE parse_dtype(struct parser *p, struct entry_text *text) {
     return OK;
 }
 
-static FALLIBLE parse_shape(struct parser *p, struct expertd_tensor_view *view) {
+static FALLIBLE parse_dimensions(struct parser *p, struct expertd_tensor_view *view) {
     TRY(json_reader_expect(&p->json, '['));
     if (json_reader_accept(&p->json, ']')) {
         return OK;
@@ -113,18 +127,33 @@ static FALLIBLE parse_shape(struct parser *p, struct expertd_tensor_view *view) 
         if (view->rank == EXPERTD_TENSOR_RANK_MAX) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "the shape has more than %d dimensions", EXPERTD_TENSOR_RANK_MAX);
         }
-        TRY_IN(json_reader_u64(&p->json, &view->shape[view->rank]), "shape");
+        TRY(json_reader_u64(&p->json, &view->shape[view->rank]));
         view->rank++;
     } while (json_reader_accept(&p->json, ','));
     return json_reader_expect(&p->json, ']');
 }
 
-static FALLIBLE parse_offsets(struct parser *p, struct entry_text *text) {
+static FALLIBLE parse_shape(struct parser *p, struct expertd_tensor_view *view) {
+    static const char EXPECTED[] = "a list of up to 8 integers from 0 to below 2^63";
+    _Static_assert(EXPERTD_TENSOR_RANK_MAX == 8, "the number in the text");
+    const struct json_reader at = p->json;
+    err_t e = parse_dimensions(p, view);
+    return err_is(e) ? json_reader_refuse(&at, e, "shape", EXPECTED) : OK;
+}
+
+static FALLIBLE parse_begin_and_end(struct parser *p, struct entry_text *text) {
     TRY(json_reader_expect(&p->json, '['));
-    TRY_IN(json_reader_u64(&p->json, &text->begin), "data_offsets");
+    TRY(json_reader_u64(&p->json, &text->begin));
     TRY(json_reader_expect(&p->json, ','));
-    TRY_IN(json_reader_u64(&p->json, &text->end), "data_offsets");
+    TRY(json_reader_u64(&p->json, &text->end));
     return json_reader_expect(&p->json, ']');
+}
+
+static FALLIBLE parse_offsets(struct parser *p, struct entry_text *text) {
+    const struct json_reader at = p->json;
+    err_t e = parse_begin_and_end(p, text);
+    return err_is(e) ? json_reader_refuse(&at, e, "data_offsets", "two integers from 0 to below 2^63, the first byte and the end")
+                     : OK;
 }
 
 // Skips unknown keys, like the safetensors crate: some writers add their own.
@@ -219,7 +248,11 @@ FALLIBLE safetensors_check_name(const char *name, size_t length) {
 
 static FALLIBLE parse_entry_members(struct parser *p, struct expertd_tensor_view *view) {
     struct entry_text text = {.has_dtype = false};
-    TRY(json_reader_expect(&p->json, '{'));
+    const struct json_reader at = p->json;
+    err_t e = json_reader_expect(&p->json, '{');
+    if (err_is(e)) {
+        return json_reader_refuse(&at, e, "the entry", "an object with dtype, shape and data_offsets");
+    }
     if (!json_reader_accept(&p->json, '}')) {
         do {
             TRY(parse_member(p, &text, view));
@@ -344,12 +377,31 @@ static uint64_t header_length(const unsigned char *bytes) {
     return length;
 }
 
+static FALLIBLE parse_all(struct parser *p) {
+    TRY_IN(parse_header(p), "header");
+    TRY(check_positions(p));
+    TRY(check_names(p->file));
+    return check_metadata(p->file);
+}
+
+// Whatever rule a header breaks, the remedy is the same.
+static err_t with_mend(err_t e) {
+    static const char AGAIN[] = "download it again";
+    char message[EXPERTD_ERR_MESSAGE_MAX];
+    if (e.code != EXPERTD_ERR_CHECKPOINT || strstr(expertd_err_message(), AGAIN)) {
+        return e;
+    }
+    snprintf(message, sizeof message, "%s", expertd_err_message());
+    return err_record(e.code, NULL, "%s: the file is damaged, or its writer made a mistake: %s, or convert it anew", message,
+                      AGAIN);
+}
+
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
+    TRY(file_magic_check_binary(bytes, size));
     if (size < LENGTH_BYTES) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "the file has %" PRIu64 " bytes, too few for a safetensors file%s", size,
-             size ? "" : ": it is empty (an unfinished download?); download it again");
+             size ? ": download it again" : ": it is empty (an unfinished download?); download it again");
     }
-    TRY(regular_file_check_pointer(bytes, size));
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -367,10 +419,8 @@ static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file
     file->header_bytes = length;
     struct parser p = {.file = file, .data = bytes + LENGTH_BYTES + length, .data_bytes = size - LENGTH_BYTES - length};
     json_reader_init(&p.json, bytes + LENGTH_BYTES, length);
-    TRY_IN(parse_header(&p), "header");
-    TRY(check_positions(&p));
-    TRY(check_names(file));
-    return check_metadata(file);
+    err_t e = parse_all(&p);
+    return err_is(e) ? with_mend(e) : OK;
 }
 
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread_signals.h"
+#include "base/threads/thread_signals.h"
 #include "expertd/kernels/devices.h"
 
 struct aborter {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file_magic.h"
 #include "base/mapped.h"
 #include "base/memory_cause.h"
 #include "base/regular_file.h"
@@ -418,7 +419,7 @@ static FALLIBLE check_unique(struct gguf *file) {
 
 static FALLIBLE parse(const unsigned char *bytes, uint64_t size, struct gguf *file) {
     struct parser p = {.start = bytes, .end = bytes + size, .file = file};
-    TRY(regular_file_check_pointer(bytes, size));
+    TRY(file_magic_check_binary(bytes, size));
     if (size < sizeof MAGIC || memcmp(bytes, MAGIC, sizeof MAGIC) != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "it does not begin with \"GGUF\": it is not a GGUF file%s",
              size ? "" : ", it is empty (an unfinished download?)");

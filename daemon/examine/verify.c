@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "expert/model/memory.h"
 #include "expert/model/model_audit.h"
 #include "expert/model/model_load.h"
+#include "expert/supply/supply.h"
 
 enum { EXIT_UNSOUND = 65 };
 
@@ -74,39 +76,131 @@ static void put_notes(const struct checkpoint_notes *notes) {
     }
 }
 
-static void put_count(uint64_t count, const char *what, const char **separator) {
-    if (count > 0) {
-        printf("%s%" PRIu64 " %s", *separator, count, what);
-        *separator = ", ";
+static const char *const VALUES[AUDIT_VALUES] = {
+    [AUDIT_NAN] = "NaN",
+    [AUDIT_INFINITE] = "infinite",
+    [AUDIT_ABSURD] = "absurd",
+    [AUDIT_NEGATIVE] = "negative",
+    [AUDIT_ZERO] = "zero over codes that are not 0",
+    [AUDIT_UNDERFLOW] = "underflowed to 0 over codes that are not 0",
+    [AUDIT_TINY] = "tiny",
+};
+
+static void put_counts(const struct audited_tensor *tensor) {
+    const char *separator = ": ";
+    for (size_t i = 0; i < AUDIT_VALUES; i++) {
+        if (tensor->count[i] == 0) {
+            continue;
+        }
+        if (i == AUDIT_ZEROS) {
+            printf("%sall zeros in %" PRIu64 " %s", separator, tensor->count[i], tensor->count[i] > 1 ? "matrices" : "matrix");
+            continue;
+        }
+        printf("%s%" PRIu64 " %s", separator, tensor->count[i], VALUES[i]);
+        if (i == AUDIT_ABSURD) {
+            printf(" (up to %.3g)", (double)tensor->largest);
+        } else if (i == AUDIT_TINY) {
+            printf(" (down to %.3g)", (double)tensor->least);
+        }
+        separator = ", ";
+    }
+}
+
+// "; first in layer 3, expert 5, gate, row 2, k 7"
+static void put_place(const struct audit_place *place, bool has_values) {
+    static const char *const PARTS[] = {[SUPPLY_GATE] = "gate", [SUPPLY_UP] = "up", [SUPPLY_DOWN] = "down"};
+    printf("; first in layer %" PRIu32, place->layer);
+    if (place->expert != SUPPLY_SHARED) {
+        printf(", expert %" PRIu32, place->expert);
+    }
+    if (place->tensor <= SUPPLY_DOWN) {
+        printf(", %s", PARTS[place->tensor]);
+    }
+    if (has_values && place->of != AUDIT_GLOBAL_SCALE) {
+        printf(", row %zu, %s %zu", place->row, place->of == AUDIT_SCALE ? "group" : "k", place->at);
     }
 }
 
 static void put_tensor(const struct audited_tensor *tensor) {
     char name[2 * sizeof tensor->name], file[2 * sizeof tensor->file];
-    const char *separator = ": ";
-    printf("unsound %s%s%s", tensor->name[0] ? printable_escape(tensor->name, name, sizeof name) : "generated weights",
-           tensor->file[0] ? " in " : "", printable_escape(tensor->file, file, sizeof file));
-    put_count(tensor->nan, "NaN", &separator);
-    put_count(tensor->infinite, "infinite", &separator);
-    put_count(tensor->absurd, "absurd", &separator);
-    if (tensor->absurd > 0) {
-        printf(" (up to %.3g)", (double)tensor->largest);
+    bool has_values = false;
+    for (size_t i = 0; i < AUDIT_ZEROS; i++) {
+        has_values = has_values || tensor->count[i] > 0;
+    }
+    printf("%s %s%s%s", audited_is_unsound(tensor) ? "unsound" : "doubtful",
+           tensor->name[0] ? printable_escape(tensor->name, name, sizeof name) : "generated weights", tensor->file[0] ? " in " : "",
+           printable_escape(tensor->file, file, sizeof file));
+    put_counts(tensor);
+    put_place(&tensor->first, has_values);
+    putchar('\n');
+}
+
+// Returns true if there is no unsound one.
+static bool put_tensors(struct model_audit *audit) {
+    size_t count;
+    bool unsound;
+    const struct audited_tensor *tensors = model_audit_tensors(audit, &count);
+    const uint64_t omitted = model_audit_omitted(audit, &unsound);
+    for (size_t i = 0; i < count; i++) {
+        put_tensor(&tensors[i]);
+        unsound = unsound || audited_is_unsound(&tensors[i]);
+    }
+    if (omitted > 0) {
+        printf("unsound and doubtful tensors are listed up to %d; %" PRIu64 " more matrices have such values\n", AUDIT_TENSORS_MAX,
+               omitted);
+    }
+    return !unsound;
+}
+
+// ---- experts with equal weights
+
+struct expert_digest {
+    uint64_t digest;
+    uint32_t layer, expert;
+};
+
+static int compare_digests(const void *left, const void *right) {
+    const struct expert_digest *a = left, *b = right;
+    return a->digest != b->digest ? (a->digest > b->digest) - (a->digest < b->digest)
+           : a->layer != b->layer ? (a->layer > b->layer) - (a->layer < b->layer)
+                                  : (a->expert > b->expert) - (a->expert < b->expert);
+}
+
+static void put_equal(const struct expert_digest *first, size_t count) {
+    printf("doubtful layer %" PRIu32 " expert %" PRIu32 ": all its weights are those of layer %" PRIu32 " expert %" PRIu32,
+           first[0].layer, first[0].expert, first[1].layer, first[1].expert);
+    if (count > 2) {
+        printf(", and of %zu more", count - 2);
     }
     putchar('\n');
 }
 
-// Returns true if there is none.
-static bool put_unsound(struct model_audit *audit) {
-    size_t count;
-    const struct audited_tensor *tensors = model_audit_tensors(audit, &count);
-    for (size_t i = 0; i < count; i++) {
-        put_tensor(&tensors[i]);
+// A shard that was copied over another, or a part of one. Models that were made from a dense one begin with equal experts.
+static FALLIBLE put_equal_experts(const struct model *model) {
+    size_t count = 0, used = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        count += model->layers[i].params.num_experts;
     }
-    if (model_audit_omitted(audit) > 0) {
-        printf("unsound tensors are listed up to %d; %" PRIu64 " more matrices have such values\n", AUDIT_TENSORS_MAX,
-               model_audit_omitted(audit));
+    struct expert_digest *all = calloc(count + 1, sizeof *all);
+    if (!all) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu digests", count);
     }
-    return count == 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        for (uint32_t e = 0; e < layer->params.num_experts; e++) {
+            all[used++] = (struct expert_digest){layer->expert_digests[e], layer->params.layer, e};
+        }
+    }
+    qsort(all, count, sizeof *all, compare_digests);
+    for (size_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && all[end].digest == all[i].digest; end++) {
+        }
+        if (end - i > 1) {
+            put_equal(&all[i], end - i);
+        }
+    }
+    free(all);
+    return OK;
 }
 
 // Sound values with other digests are no sign of damage: the file may be of another model, or cut.
@@ -117,7 +211,8 @@ static FALLIBLE report(const struct options *options, const struct model *model,
     size_t differing = 0;
     put_model(model);
     put_notes(model->notes);
-    const bool sound = put_unsound(audit);
+    const bool sound = put_tensors(audit);
+    TRY(put_equal_experts(model));
     if (options->compare_digests) {
         TRY(digest_file_compare(options->compare_digests, model, options->have_layers, &differing));
         printf("digests %s %s\n", differing == 0 ? "equal to" : "differ from", options->compare_digests);

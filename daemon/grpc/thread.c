@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
-#include "base/thread_signals.h"
+#include "base/threads/thread_signals.h"
 #include "daemon/grpc/call.h"
 #include "daemon/grpc/wake.h"
 

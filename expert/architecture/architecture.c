@@ -66,8 +66,10 @@ static const struct architecture *find_by_name(const char *name, bool is_class) 
 static FALLIBLE find_row(const struct config *config, const struct architecture **row, const char *names[2]) {
     static const char *const CLASSES[] = {"architectures", NULL}, *const TYPES[] = {"model_type", NULL};
     bool found;
+    size_t count;
     *row = NULL;
-    if (config_list_length(config, CLASSES[0]) > 0) {
+    TRY(config_list(config, CLASSES[0], "class names", &count));
+    if (count > 0) {
         TRY(config_string_at(config, CLASSES, 0, &names[0], &found));
         *row = found ? find_by_name(names[0], true) : NULL;
     }
@@ -96,7 +98,21 @@ static const char *nearest_model_type(const char *name) {
     return suggest_word(name, strlen(name), known, count);
 }
 
+// A file that was saved in the place of config.json is another JSON object, often an error of the hub.
+static err_t no_model(const struct config *config) {
+    char text[64];
+    bool error = config_value_text(config, "error", text, sizeof text) || config_value_text(config, "message", text, sizeof text);
+    return err_record(
+        EXPERTD_ERR_CHECKPOINT, NULL,
+        "%s: model_type and architectures are missing, so that it is no model's configuration%s%s%s: download the model's "
+        "own config.json",
+        config_path(config), error ? " (it says: " : "", error ? text : "", error ? ")" : "");
+}
+
 static err_t unknown(const struct config *config, const char *const names[2]) {
+    if (!names[0] && !names[1]) {
+        return no_model(config);
+    }
     const char *type = names[1] ? names[1] : "", *nearest = nearest_model_type(type);
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                       "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"): %s%s%sdocs/models.md lists the served ones",
@@ -114,9 +130,9 @@ static FALLIBLE check_type(const struct config *config, const struct architectur
         TRY(config_string(CONFIGS[i], TYPES, &type, &found));
         bool same = !found || is_among(row->model_types, type) || is_among(row->shared_types, type);
         if (!same && find_by_name(type, false)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: model_type is %s, but architectures[0] is %s, which is %s: the two are different models",
-                 config_path(CONFIGS[i]), type, class, row->model_types[0]);
+            return config_refuse(CONFIGS[i], TYPES, CONFIG_WHOLE,
+                                 ", but architectures[0] is %s, which is %s: the two are different models", class,
+                                 row->model_types[0]);
         }
     }
     return OK;
@@ -143,37 +159,9 @@ const char *architecture_model_type(const struct architecture *architecture) {
 
 // ---- values that require a computation that the row does not have ----
 
-// Equal as texts or as numbers ("1" and "1.0").
-static bool value_matches(const char *value, const char *expected, size_t length) {
-    char text[64], *end, *text_end;
-    if (strlen(value) == length && memcmp(value, expected, length) == 0) {
-        return true;
-    }
-    snprintf(text, sizeof text, "%.*s", (int)length, expected);
-    double number = strtod(value, &end), expected_number = strtod(text, &text_end);
-    return end != value && *end == '\0' && text_end != text && *text_end == '\0' && number == expected_number;
-}
-
-// An absent key passes.
-static FALLIBLE expect(const struct config *config, const char *key, const char *values) {
-    char value[64];
-    TRY(config_is_said_once(config, key));
-    if (!config_value_text(config, key, value, sizeof value)) {
-        return OK;
-    }
-    for (const char *expected = values; *expected;) {
-        size_t length = strcspn(expected, "|");
-        if (value_matches(value, expected, length)) {
-            return OK;
-        }
-        expected += length + (expected[length] == '|');
-    }
-    return config_refuse(config, (const char *const[]){key, NULL}, 0, ", which is not supported: expected %s", values);
-}
-
 static FALLIBLE expect_each(const struct config *config, const char *const *keys, const char *values) {
     for (; *keys; keys++) {
-        TRY(expect(config, *keys, values));
+        TRY(config_expect(config, *keys, values));
     }
     return OK;
 }
@@ -209,7 +197,7 @@ static FALLIBLE resolve_choice(const struct config *config, const struct choice 
             return OK;
         }
     }
-    return config_refuse(config, keys, 0, ", which is not supported: expected %s or %s", choice->values[0].text,
+    return config_refuse(config, keys, CONFIG_WHOLE, ", which is not supported: expected %s or %s", choice->values[0].text,
                          choice->values[1].text);
 }
 
@@ -224,7 +212,7 @@ static FALLIBLE expect_score(const struct architecture *row, const struct config
     TRY(resolve_choice(config, &row->score_choice, row->score, &score));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && score != EXPERTD_SCORE_SPARSEMIXER; i++) {
         bool is_choice = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // checked by resolve_choice
-        TRY(is_choice ? OK : expect(config, KEYS[i], name_of_score(score)));
+        TRY(is_choice ? OK : config_expect(config, KEYS[i], name_of_score(score)));
     }
     return OK;
 }
@@ -252,24 +240,24 @@ static FALLIBLE expect_no_limits(const struct architecture *row, const struct co
 
 // Settings that the row has no column for must be absent or have no effect.
 static FALLIBLE expect_nothing_else(const struct architecture *row, const struct config *config) {
-    TRY(row->scale == SCALE_NONE ? expect(config, "routed_scaling_factor", "1") : OK);
+    TRY(row->scale == SCALE_NONE ? config_expect(config, "routed_scaling_factor", "1") : OK);
     TRY(row->groups == GROUPS_NONE ? expect_each(config, GROUP_KEYS, "0|1") : OK);
     TRY(row->norm_rule == NORM_RULE_NEVER ? expect_each(config, NORM_KEYS, "false") : OK);
     TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
-    TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
+    TRY(row->limit_key ? OK : config_expect(config, "swiglu_limit", "0"));
     TRY(expect_no_limits(row, config));
-    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "swiglu_beta", "1") : OK);
-    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? expect(config, "hidden_act_alpha", "1.702") : OK);
-    TRY(row->latent_key ? OK : expect(config, "moe_latent_size", "0"));
-    TRY(row->softcap_key ? OK : expect(config, "moe_router_logit_softcapping", "0"));
-    return expect(config, "mlp_bias", "false");
+    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? config_expect(config, "swiglu_beta", "1") : OK);
+    TRY(row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI ? config_expect(config, "hidden_act_alpha", "1.702") : OK);
+    TRY(row->latent_key ? OK : config_expect(config, "moe_latent_size", "0"));
+    TRY(row->softcap_key ? OK : config_expect(config, "moe_router_logit_softcapping", "0"));
+    return config_expect(config, "mlp_bias", "false");
 }
 
 static FALLIBLE check_expectations(const struct architecture *row, const struct config *config) {
     TRY(expect_activation(row, config));
     TRY(expect_score(row, config));
     for (size_t i = 0; i < ARCHITECTURE_EXPECTATIONS && row->expectations[i].key; i++) {
-        TRY(expect(config, row->expectations[i].key, row->expectations[i].values));
+        TRY(config_expect(config, row->expectations[i].key, row->expectations[i].values));
     }
     return expect_nothing_else(row, config);
 }
@@ -279,18 +267,15 @@ static FALLIBLE check_expectations(const struct architecture *row, const struct 
 // A required number from 1 to max, possibly in a list by layer.
 static FALLIBLE need_size(const struct config *config, const char *const *keys, uint32_t layer, uint32_t max, uint32_t *out) {
     bool found;
-    TRY(config_u32_at(config, keys, layer, out, &found));
-    if (!found) {
-        return config_missing(config, keys, "a number");
-    }
-    return *out < 1 || *out > max ? config_refuse(config, keys, layer, ": expected 1 to %u", max) : OK;
+    TRY(config_u32_in(config, keys, layer, (struct config_range){1, max}, out, &found));
+    return found ? OK : config_missing(config, keys, layer, "an integer from 1 to %u", max);
 }
 
 static FALLIBLE resolve_latent(const struct architecture *row, const struct config *config, struct layer_params *p) {
     const char *const keys[] = {row->latent_key, NULL};
     bool found;
-    TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
-    return p->latent_size > WIDTH_MAX ? config_refuse(config, keys, 0, ": expected 0 to %d", WIDTH_MAX) : OK;
+    const struct config_range range = {0, WIDTH_MAX};
+    return row->latent_key ? config_u32_in(config, keys, CONFIG_WHOLE, range, &p->latent_size, &found) : OK;
 }
 
 static FALLIBLE resolve_sizes(const struct architecture *row, const struct config *config, struct layer_params *p) {
@@ -304,7 +289,8 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
         bool found;
         TRY(config_u32(config, keys, &p->num_zero_experts, &found));
         if (p->num_zero_experts > EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts) {
-            return config_refuse(config, keys, 0, ": expected at most %u, as a router with %u experts has at most %d outputs",
+            return config_refuse(config, keys, CONFIG_WHOLE,
+                                 ": expected at most %u, as a router with %u experts has at most %d outputs",
                                  EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts, p->num_experts, EXPERTD_ROUTING_EXPERTS_MAX);
         }
     }
@@ -317,9 +303,9 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
     *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
     TRY(config_bool(config, NORM_KEYS, norm, &found));
     if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
-        return config_refuse(config, NORM_KEYS, 0, ": expected true or false"); // only an absent key means true
+        return config_refuse(config, NORM_KEYS, CONFIG_WHOLE, ": expected true or false"); // only an absent key means true
     }
-    return found || row->norm_rule != NORM_RULE_FLAG ? OK : config_missing(config, NORM_KEYS, "true or false");
+    return found || row->norm_rule != NORM_RULE_FLAG ? OK : config_missing(config, NORM_KEYS, CONFIG_WHOLE, "true or false");
 }
 
 static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routing *routing) {
@@ -327,7 +313,7 @@ static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routi
     bool found;
     TRY(config_f64(config, NORM_P_KEYS, &p, &found));
     if (p != 1 && p != 2) {
-        return config_refuse(config, NORM_P_KEYS, 0, ", which is not supported: expected 1 or 2");
+        return config_refuse(config, NORM_P_KEYS, CONFIG_WHOLE, ", which is not supported: expected 1 or 2");
     }
     routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? EXPERTD_NORM_NONE : EXPERTD_NORM_P;
     routing->norm_p = (float)p;
@@ -355,7 +341,7 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
         bool found;
         TRY(config_f64(config, keys, &epsilon, &found));
         if (!(epsilon >= 0 && epsilon < 1)) {
-            return config_refuse(config, keys, 0, ": expected a number from 0 to below 1");
+            return config_refuse(config, keys, CONFIG_WHOLE, ": expected a number from 0 to below 1");
         }
     }
     routing->norm_epsilon = (float)epsilon;
@@ -368,16 +354,22 @@ static FALLIBLE resolve_num_groups(const struct architecture *row, const struct 
     routing->num_groups = row->groups_default;
     TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
     if (!found && (row->groups == GROUPS_TOPK_METHOD || (null && row->groups_default > 1))) {
-        return config_missing(config, GROUP_KEYS, "the number of expert groups");
+        return config_missing(config, GROUP_KEYS, CONFIG_WHOLE, "the number of expert groups");
+    }
+    uint32_t top_groups = row->top_groups_default;
+    TRY(config_u32(config, TOP_GROUP_KEYS, &top_groups, &has_top));
+    if (!found && routing->num_groups <= 1 && has_top && top_groups > 1) { // of one group no program can keep several
+        char name[CONFIG_KEY_TEXT_MAX];
+        return config_missing(config, GROUP_KEYS, CONFIG_WHOLE, "the number of expert groups, as %s is %u",
+                              config_key_text(config, TOP_GROUP_KEYS[0], CONFIG_WHOLE, name), top_groups);
     }
     if (routing->num_groups <= 1) {
         return OK;
     }
-    routing->top_groups = row->top_groups_default;
-    TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &has_top));
+    routing->top_groups = top_groups;
     return has_top || (!found && !config_is_null(config, TOP_GROUP_KEYS[0]))
                ? OK
-               : config_missing(config, TOP_GROUP_KEYS, "the number of groups that are kept");
+               : config_missing(config, TOP_GROUP_KEYS, CONFIG_WHOLE, "the number of groups that are kept");
 }
 
 static FALLIBLE resolve_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
@@ -407,10 +399,10 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
     }
     TRY(config_f64(config, row->scale_keys, &scale, &found));
     if (!found && row->scale_default == 0) {
-        return config_missing(config, row->scale_keys, "a positive number");
+        return config_missing(config, row->scale_keys, CONFIG_WHOLE, "a positive number");
     }
     if (!(scale > 0 && scale < 1e6)) {
-        return config_refuse(config, row->scale_keys, 0, ": expected a positive number below 1e6");
+        return config_refuse(config, row->scale_keys, CONFIG_WHOLE, ": expected a positive number below 1e6");
     }
     *(row->scale == SCALE_WEIGHTS ? &p->routing.scale : &p->routed_scale) = (float)scale;
     return OK;
@@ -425,7 +417,7 @@ static FALLIBLE resolve_softcap(const struct architecture *row, const struct con
     }
     TRY(config_f64(config, keys, &cap, &found));
     if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
-        return config_refuse(config, keys, 0, ": expected 0 (no cap) or 1e-6 to 1e6");
+        return config_refuse(config, keys, CONFIG_WHOLE, ": expected 0 (no cap) or 1e-6 to 1e6");
     }
     routing->softcap = (float)cap;
     return OK;
@@ -438,7 +430,7 @@ static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
     bool found;
     TRY(config_f64(config, KEYS, &epsilon, &found));
     if (!((float)epsilon > 0 && epsilon < 1)) { // must not round to 0 in fp32: a row of zeros is divided by its square root
-        return config_refuse(config, KEYS, 0, ": expected a number between 0 and 1");
+        return config_refuse(config, KEYS, CONFIG_WHOLE, ": expected a number between 0 and 1");
     }
     *out = (float)epsilon;
     return OK;
@@ -459,7 +451,7 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
         double jitter = JITTER_DEFAULT;
         TRY(config_f64(config, JITTER_KEYS, &jitter, &found));
         if (!(jitter >= 0 && jitter < 1)) {
-            return config_refuse(config, JITTER_KEYS, 0, ": expected a number from 0 to below 1");
+            return config_refuse(config, JITTER_KEYS, CONFIG_WHOLE, ": expected a number from 0 to below 1");
         }
         routing->jitter = (float)jitter;
     }
@@ -503,8 +495,8 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         double alpha = ALPHA_DEFAULT;
         bool found;
         TRY(config_f64(config, ALPHA_KEYS, &alpha, &found));
-        if (!isfinite(alpha)) {
-            return config_refuse(config, ALPHA_KEYS, 0, ": expected a finite number");
+        if (!(alpha > 0 && alpha < 1e6)) {
+            return config_refuse(config, ALPHA_KEYS, CONFIG_WHOLE, ": expected a positive number below 1e6");
         }
         a->alpha = (float)alpha;
     }
@@ -514,7 +506,7 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
     if (limit_key && row->limit_required && a->limit == 0) {
         const char *const keys[] = {limit_key, NULL};
         return config_has(config, limit_key) ? config_refuse(config, keys, layer, ": expected a positive number")
-                                             : config_missing(config, keys, "a positive number");
+                                             : config_missing(config, keys, layer, "a positive number");
     }
     a->clamp = a->limit > 0 ? row->clamp : EXPERTD_CLAMP_NONE;
     return OK;
@@ -534,7 +526,7 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     } else {
         TRY(config_u32_at(config, row->shared_keys, p->layer, &value, &found));
         if (!found && row->shared_width == SHARED_WIDTH_KEY) {
-            return config_missing(config, row->shared_keys, "the shared expert's width, or 0");
+            return config_missing(config, row->shared_keys, p->layer, "the shared expert's width, or 0");
         }
     }
     uint32_t unit = row->shared_width == SHARED_WIDTH_COUNT ? p->intermediate_size : 1;

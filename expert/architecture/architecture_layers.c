@@ -1,6 +1,7 @@
 #include "expert/architecture/architecture_layers.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,25 +14,27 @@ FALLIBLE architecture_num_layers(const struct architecture *architecture, const 
     const char *const keys[] = {architecture->num_layers_key ? architecture->num_layers_key : "num_hidden_layers", NULL};
     uint32_t value;
     bool found;
-    TRY(config_u32(text, keys, &value, &found));
+    TRY(config_u32_in(text, keys, CONFIG_WHOLE, (struct config_range){1, ARCHITECTURE_LAYERS_MAX}, &value, &found));
     uint64_t count = value;
     if (!found && architecture->layers == LAYERS_PATTERN) { // transformers omits the number for these models
         const char *pattern = "";
         TRY(config_string(text, PATTERN, &pattern, &found));
-        count = found ? strlen(pattern) : config_list_length(text, "layers_block_type");
+        size_t listed = strlen(pattern);
+        TRY(found ? OK : config_list(text, "layers_block_type", "layer types", &listed));
+        count = listed;
         found = count > 0;
     }
     if (!found) {
-        return config_missing(text, keys, "the number of layers");
+        const char *const names[] = {keys[0], architecture->layers == LAYERS_PATTERN ? PATTERN[0] : NULL, "layers_block_type",
+                                     NULL};
+        return config_missing(text, names, CONFIG_WHOLE, "the number of layers, 1 to %d", ARCHITECTURE_LAYERS_MAX);
     }
-    if ((count < 1 || count > ARCHITECTURE_LAYERS_MAX) && !config_has(text, keys[0])) {
+    if (count > ARCHITECTURE_LAYERS_MAX) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s lists %" PRIu64 " layers: expected at most %d", config_path(text), PATTERN[0], count,
              ARCHITECTURE_LAYERS_MAX);
     }
     *out = (uint32_t)count;
-    return count < 1 || count > ARCHITECTURE_LAYERS_MAX
-               ? config_refuse(text, keys, 0, ": expected 1 to %d", ARCHITECTURE_LAYERS_MAX)
-               : OK;
+    return OK;
 }
 
 static enum layer_kind kind_of(bool moe) {
@@ -73,7 +76,7 @@ static FALLIBLE in_list(const struct config *config, const char *key, uint32_t l
 }
 
 static FALLIBLE step_is_not_zero(const struct config *config, const char *key, uint32_t step) {
-    return step == 0 ? config_refuse(config, (const char *const[]){key, NULL}, 0, ": expected a step of 1 or more") : OK;
+    return step == 0 ? config_refuse(config, (const char *const[]){key, NULL}, CONFIG_WHOLE, ": expected a step of 1 or more") : OK;
 }
 
 static FALLIBLE by_sparse_step(const struct config *config, uint32_t layer, enum layer_kind *out) {
@@ -131,6 +134,9 @@ static FALLIBLE by_interval(const struct config *config, uint32_t layer, enum la
     TRY(number(config, "moe_layer_interval", 1, &interval, &found));
     TRY(step_is_not_zero(config, "moe_layer_interval", interval));
     TRY(config_f64(config, END_KEYS, &end, &found));
+    if (!(end == -1 || (end >= 0 && end == floor(end)))) {
+        return config_refuse(config, END_KEYS, CONFIG_WHOLE, ": expected the number of a layer, or -1 for the last");
+    }
     bool inside = layer >= start && (end == -1 || layer <= end);
     *out = has_start ? kind_of(inside && (layer + 1) % interval == 0) : LAYER_UNSPECIFIED;
     return OK;
@@ -154,16 +160,20 @@ static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum lay
     static const char *const LIST_KEYS[] = {"layers_block_type", NULL}, *const PATTERN_KEYS[] = {"hybrid_override_pattern", NULL};
     const char *type = "", *pattern = "";
     bool found;
-    TRY(config_is_said_once(config, LIST_KEYS[0]));
-    if (config_list_length(config, LIST_KEYS[0]) > 0) {
+    size_t count;
+    TRY(config_list(config, LIST_KEYS[0], "layer types", &count));
+    if (count > 0) {
         TRY(config_string_at(config, LIST_KEYS, layer, &type, &found));
         *out = kind_of(strcmp(type, "moe") == 0);
         return OK;
     }
     TRY(config_string(config, PATTERN_KEYS, &pattern, &found));
     if (found && strlen(pattern) <= layer) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters: character %u is missing", config_path(config),
-             config_key(config, PATTERN_KEYS[0]), strlen(pattern), layer);
+        return config_refuse(config, PATTERN_KEYS, CONFIG_WHOLE,
+                             ", %zu characters: character %u is missing: expected one for each layer", strlen(pattern), layer);
+    }
+    if (found && !strchr("ME*-", pattern[layer])) {
+        return config_refuse(config, PATTERN_KEYS, CONFIG_WHOLE, ", whose character %u is none of M, E, * and -", layer);
     }
     *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSPECIFIED;
     return OK;
@@ -179,7 +189,7 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
         char *end;
         unsigned long value = strtoul(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0')) {
-            return config_refuse(config, KEYS, 0, ": expected numbers separated by commas");
+            return config_refuse(config, KEYS, CONFIG_WHOLE, ": expected numbers separated by commas");
         }
         in = in || value == layer;
         at = end + (*end == ',');
@@ -189,14 +199,12 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
 }
 
 static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum layer_kind *out) {
-    static const char KEY[] = "num_hash_layers";
+    static const char *const KEYS[] = {"num_hash_layers", "mlp_layer_types", NULL};
     uint32_t hash;
     bool found;
-    TRY(number(config, KEY, 0, &hash, &found));
+    TRY(number(config, KEYS[0], 0, &hash, &found));
     if (!found) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: %s and mlp_layer_types are missing: one of them must specify which layers select their experts by token id",
-             config_path(config), KEY);
+        return config_missing(config, KEYS, CONFIG_WHOLE, "which layers select their experts by token id");
     }
     *out = layer < hash ? LAYER_HASH_MOE : LAYER_MOE;
     return OK;
@@ -205,8 +213,9 @@ static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum 
 FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                  enum layer_kind *out) {
     const struct config *text = config_text(config);
-    TRY(config_is_said_once(text, "mlp_layer_types"));
-    if (config_list_length(text, "mlp_layer_types") > 0) {
+    size_t count;
+    TRY(config_list(text, "mlp_layer_types", "layer types", &count));
+    if (count > 0) {
         return by_type_list(text, layer, architecture->names->token_experts != NULL, out);
     }
     switch (architecture->layers) {

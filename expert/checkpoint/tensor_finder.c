@@ -111,8 +111,9 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
         return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, but %s exists instead%s: " UNSUPPORTED, path,
                           name, instead, tensor_quantised_text(finder, quantised));
     }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; %s (%s) requires it", path, name,
-                      tensor_quantised_text(finder, quantised), config_label(checkpoint_config(finder->checkpoint)), finder->sizes);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s; %s (%s) requires it: is the download complete?",
+                      path, name, tensor_quantised_text(finder, quantised), config_label(checkpoint_config(finder->checkpoint)),
+                      finder->sizes);
 }
 
 // Outermost dimensions of 1 in a GGUF file may be padding; ggml always has four.
@@ -133,8 +134,9 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
     const char *dtype = entry->blocks                             ? entry->blocks->name
                         : entry->view.dtype == EXPERTD_DTYPE_NONE ? "of an unsupported dtype"
                                                                   : expertd_dtype_name(entry->view.dtype);
-    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: expected F32, F16 or BF16; " UNSUPPORTED,
-         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: expected F32, F16 or BF16; %s",
+         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised),
+         entry->view.dtype == EXPERTD_DTYPE_F64 ? "convert the checkpoint to BF16 or F32" : UNSUPPORTED);
 }
 
 static FALLIBLE take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], bool blocks,

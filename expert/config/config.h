@@ -11,7 +11,11 @@
 
 struct config; // opaque, so that jansson stays in one source file
 
-enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 6 };
+enum {
+    CONFIG_BYTES_MAX = 8 << 20,
+    CONFIG_KEY_DEPTH_MAX = 6,
+    CONFIG_WHOLE = -1, // in the place of an index: the value itself, also if it is a list
+};
 
 FALLIBLE config_open(const char *path, struct config **out);
 FALLIBLE config_parse(const char *path, const char *text, size_t length, struct config **out); // path: for messages
@@ -26,7 +30,8 @@ const struct config *config_text(const struct config *config);
 // ---- values
 // `keys`: alternative names of one setting, NULL-terminated. The first key that is present and not null is used. Two present keys
 // with different values are an error. "ffn_config.moe_top_k" is a key of a nested object. *found is false if no key is present;
-// *out is then unchanged. EXPERTD_ERR_CHECKPOINT: a wrong type or range, or a key that per_layer_config overrides.
+// *out is then unchanged. EXPERTD_ERR_CHECKPOINT: a wrong type or range, or a key that per_layer_config overrides. An integer may
+// be written as 8.0; a boolean or a string is no number, a number or a string is no boolean.
 FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found);
 FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found); // may be infinite or NaN
 FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found);
@@ -35,8 +40,19 @@ FALLIBLE config_string(const struct config *config, const char *const *keys, con
 // The value, or if it is a list its element `index`. EXPERTD_ERR_CHECKPOINT: the list is shorter. A null element counts as not
 // found.
 FALLIBLE config_u32_at(const struct config *config, const char *const *keys, size_t index, uint32_t *out, bool *found);
+struct config_range {
+    uint32_t least, most;
+};
+FALLIBLE config_u32_in(const struct config *config, const char *const *keys, int64_t index, struct config_range range,
+                       uint32_t *out, bool *found);
 FALLIBLE config_f64_at(const struct config *config, const char *const *keys, size_t index, double *out, bool *found);
 FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
+
+// The length of a list; absent or null: 0. EXPERTD_ERR_CHECKPOINT: another type; `of` says what is expected, "class names".
+FALLIBLE config_list(const struct config *config, const char *key, const char *of, size_t *count);
+
+// The key must be absent, null, or one of `values` ("silu|swish", "true", "0|1") and of its type.
+FALLIBLE config_expect(const struct config *config, const char *key, const char *values);
 
 // A list of up to `max` integers; not found: *count = 0.
 FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
@@ -55,7 +71,8 @@ size_t config_object_size(const struct config *config, const char *key); // 0: n
 bool config_is_object(const struct config *config, const char *key);
 
 // Calls `visit` for each member of the object at `key`, in the order of the file, until one returns an error. `member` is borrowed
-// for the call; a member that is not an object has no keys. No object: no call.
+// for the call; one that is null or a list has no keys. Absent or null: no call. EXPERTD_ERR_CHECKPOINT: the key is no object, or a
+// member is a number, a string or a boolean.
 typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 
@@ -72,18 +89,24 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
 enum { CONFIG_KEY_TEXT_MAX = 192 };
 
 // Records EXPERTD_ERR_CHECKPOINT, "FILE: KEY is VALUE" and the rest (": expected 1 to 8", a printf format), for the first of `keys`
-// that is present; of a list the element `index`.
-err_t config_refuse(const struct config *config, const char *const *keys, uint32_t index, const char *rest, ...)
+// that is present; of a list the element `index`, or all of it (CONFIG_WHOLE).
+err_t config_refuse(const struct config *config, const char *const *keys, int64_t index, const char *rest, ...)
     __attribute__((format(printf, 4, 5)));
-// Records the same code for a setting that none of the keys gives, with what was expected.
-err_t config_missing(const struct config *config, const char *const *keys, const char *expected);
+// Records the same code for a setting that no key gives, or that is null, with what was expected (a printf format).
+err_t config_missing(const struct config *config, const char *const *keys, int64_t index, const char *expected, ...)
+    __attribute__((format(printf, 4, 5)));
 
 // "num_experts 8, hidden_size 64": the keys and values of the settings that are present. `settings` is a NULL-terminated list of
 // alternative names. Returns text, cut to `bytes`.
 const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes);
 
-// The file's path, a key as the file spells it, and what the file is, "config.json" or "the file's metadata".
+// "text_config.num_experts[3]": the key with its path in the file, and the index if it has a list. Returns text.
+const char *config_key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]);
+
+// The file's path, the path of this object in it ("text_config"; "": the whole file), a key as the file spells it, and what the
+// file is, "config.json" or "the file's metadata".
 const char *config_path(const struct config *config);
+const char *config_prefix(const struct config *config);
 const char *config_key(const struct config *config, const char *key);
 const char *config_label(const struct config *config);
 

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/regular_file.h"
+#include "base/file_magic.h"
 
 static const struct bare_number BARE_NUMBERS[] = {
     {"NaN", "\"\\uFDD0NaN\"", "\xef\xb7\x90NaN", NAN},
@@ -73,7 +73,7 @@ size_t json_text_mark(const char *bytes, size_t length) {
 }
 
 FALLIBLE json_text_check(const char *bytes, size_t length) {
-    TRY(regular_file_check_pointer(bytes, length));
+    TRY(file_magic_check(bytes, length));
     if (strspn(bytes, " \t\r\n") == length) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "bad JSON: the file is empty (an unfinished download?): download it again");
     }

@@ -43,27 +43,36 @@ const char *quantisation_section(const struct config *config, const struct confi
     return section;
 }
 
+// The path of a section in the file.
+static FALLIBLE name_section(struct quantisation *q, const struct config *place, const char *section, const char **out) {
+    char text[CONFIG_KEY_TEXT_MAX];
+    return quantisation_text(&q->texts, out, "%s", config_key_text(place, section, CONFIG_WHOLE, text));
+}
+
+// Without a section out->config stays NULL.
 static FALLIBLE find_section(const struct config *config, struct quantisation *out) {
     const struct config *place, *first;
-    const char *section = quantisation_section(config, &first);
+    const char *section = quantisation_section(config, &first), *other;
     if (!section) {
         return OK;
     }
     out->config = first;
-    out->object = out->section = section;
+    out->object = section;
+    TRY(name_section(out, first, section, &out->section));
     for (size_t i = 0; i < SECTION_PLACES; i++) {
         section = section_at(config, i, &place);
         if (!section || config_equal(out->config, out->object, place, section)) {
             continue;
         }
+        TRY(name_section(out, place, section, &other));
         if (!section_at(config, 0, &first)) {
-            FAIL(
-                EXPERTD_ERR_CHECKPOINT,
-                "%s of %s and %s of %s differ, and programs read one or the other: keep one of them, as quantization_config in the "
-                "outermost object of config.json",
-                out->section, config_path(out->config), section, config_path(place));
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s and %s differ, and programs read one or the other: keep one of them, as quantization_config in the "
+                 "outermost "
+                 "object",
+                 config_path(out->config), out->section, other);
         }
-        out->other_section = section;
+        out->other_section = other;
     }
     return OK;
 }
@@ -97,8 +106,8 @@ static FALLIBLE expect_text(const struct quantisation *q, const char *name, cons
     char text[64];
     struct key key = key_of(q, name);
     if (config_value_text(q->config, key.text, text, sizeof text) && strcasecmp(text, expected) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, whose layout of tensors is not supported: expected %s", config_path(q->config),
-             key.text, text, expected);
+        return config_refuse(q->config, (const char *const[]){key.text, NULL}, CONFIG_WHOLE,
+                             ", whose layout of tensors is not supported: expected %s", expected);
     }
     return OK;
 }
@@ -143,9 +152,11 @@ static FALLIBLE find_form(const struct config *config, const char *object, const
             continue;
         }
         if (first && first->as_is != form->as_is) {
+            char names[2][CONFIG_KEY_TEXT_MAX];
             FAIL(EXPERTD_ERR_CHECKPOINT,
                  "%s: %s is %s, but %s is %s: the two give the stored zero points different meanings; remove the wrong one",
-                 config_path(config), key_in(object, first->key).text, first->value, key.text, form->value);
+                 config_path(config), config_key_text(config, key_in(object, first->key).text, CONFIG_WHOLE, names[0]),
+                 first->value, config_key_text(config, key.text, CONFIG_WHOLE, names[1]), form->value);
         }
         *out = first ? first : form;
     }
@@ -167,8 +178,8 @@ static FALLIBLE refuse_other_forms(const struct quantisation *q) {
         char text[64];
         if (config_value_text(q->config, key.text, text, sizeof text) && strcasecmp(text, "gptq") != 0 &&
             strcasecmp(text, "gptq_v2") != 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, whose layout of tensors is not supported: expected gptq or gptq_v2",
-                 config_path(q->config), key.text, text);
+            return config_refuse(q->config, (const char *const[]){key.text, NULL}, CONFIG_WHOLE,
+                                 ", whose layout of tensors is not supported: expected gptq or gptq_v2");
         }
     }
     return OK;
@@ -227,25 +238,49 @@ static FALLIBLE read_ignored(struct quantisation *q) {
 static FALLIBLE read_base(struct quantisation *q) {
     struct key quark = key_of(q, "global_quant_config.weight");
     bool is_quark = config_object_size(q->config, quark.text) > 0;
-    return quantisation_read_setting(q->config, is_quark ? quark.text : q->object, is_quark ? quark.text : q->section, &q->texts,
-                                     &q->base);
+    const char *path = q->section;
+    TRY(is_quark ? quantisation_text(&q->texts, &path, "%s.global_quant_config.weight", q->section) : OK);
+    return quantisation_read_setting(q->config, is_quark ? quark.text : q->object, path, &q->texts, &q->base);
 }
 
-// A section or a list of overrides that is a text, say, must not count as absent.
-static FALLIBLE check_objects(const struct quantisation *q) {
-    static const char *const OBJECTS[] = {"config_groups", "extra_config", "layer_quant_config"};
-    if (!config_is_object(q->config, q->object)) {
-        return config_refuse(q->config, (const char *const[]){q->object, NULL}, 0,
-                             ": expected an object, as the quantiser writes it");
-    }
-    for (size_t i = 0; i < sizeof OBJECTS / sizeof *OBJECTS; i++) {
-        struct key key = key_of(q, OBJECTS[i]);
-        if (config_has(q->config, key.text) && !config_is_object(q->config, key.text)) {
-            return config_refuse(q->config, (const char *const[]){key.text, NULL}, 0,
-                                 ": expected an object with one entry per pattern");
+// A section that is a text, say, must not count as absent.
+static FALLIBLE check_object(const struct quantisation *q) {
+    return config_is_object(q->config, q->object) ? OK
+                                                  : config_refuse(q->config, (const char *const[]){q->object, NULL}, CONFIG_WHOLE,
+                                                                  ": expected an object, as the quantiser writes it");
+}
+
+// Methods whose codes have another meaning than the formats of quantised/, if the tensors look the same.
+static const struct {
+    const char *method, *quantiser;
+} FOREIGN_METHODS[] = {
+    {"bitsandbytes", "bitsandbytes"},
+    {"aqlm", "AQLM"},
+    {"hqq", "HQQ"},
+    {"eetq", "EETQ"},
+    {"quip", "QuIP"},
+    {"vptq", "VPTQ"},
+    {"exl2", "EXL2"},
+    {"exl3", "EXL3"},
+    {"higgs", "HIGGS"},
+    {"spqr", "SpQR"},
+    {"bitnet", "BitNet"},
+    {"quanto", "optimum-quanto"},
+    {"torchao", "torchao"},
+    {"fp_quant", "FP-Quant"},
+    {"marlin", "Marlin"},
+    {"squeezellm", "SqueezeLLM"},
+    {"spinquant", "SpinQuant"},
+    {"quarot", "QuaRot"},
+};
+
+static const char *quantiser_of(const char *method) {
+    for (size_t i = 0; i < sizeof FOREIGN_METHODS / sizeof *FOREIGN_METHODS; i++) {
+        if (strcmp(FOREIGN_METHODS[i].method, method) == 0) {
+            return FOREIGN_METHODS[i].quantiser;
         }
     }
-    return OK;
+    return NULL;
 }
 
 // Rotations of the inputs that the quantiser's own code computes while the model runs. They may leave no tensor in the file.
@@ -258,16 +293,20 @@ static FALLIBLE refuse_rotations(const struct quantisation *q) {
         bool is_object = config_is_object(q->config, key.text);
         if (is_object ? config_object_size(q->config, key.text) > 0 : config_has(q->config, key.text)) {
             FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %s rotates the inputs of the experts, which is not supported: take a checkpoint without rotations",
-                 config_path(q->config), key.text);
+                 "%s: %s.%s rotates the inputs of the experts, which is not supported: take a checkpoint without rotations",
+                 config_path(q->config), q->section, KEYS[i]);
         }
     }
     return OK;
 }
 
 static FALLIBLE read_section(struct quantisation *q) {
-    TRY(q->object[0] ? check_objects(q) : OK); // "": the section is a file of its own
+    TRY(q->object[0] ? check_object(q) : OK); // "": the section is a file of its own
     TRY(read_method(q));
+    q->foreign = quantiser_of(q->method);
+    if (q->foreign) {
+        return OK; // its keys have other meanings: EXL2's bits are an average, 4.25
+    }
     read_packing(q);
     TRY(refuse_rotations(q));
     if (strcmp(q->method, "awq") == 0) {
@@ -333,7 +372,7 @@ static FALLIBLE compare_beside(struct quantisation *q, const struct quantisation
 static FALLIBLE read_all(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
     bool is_beside = beside && beside->config;
     TRY(find_section(config, out));
-    if (out->section) {
+    if (out->config) {
         TRY(read_section(out));
         return is_beside ? compare_beside(out, beside) : OK;
     }

@@ -20,8 +20,9 @@ struct quantisation {
     bool is_read;
     const struct config *config;           // NULL: config.json has no such section
     const char *object;                    // the section's key in it; "": the whole file
-    const char *section;                   // for messages: "quantization_config", "quantize_config.json"
+    const char *section;                   // for messages: "text_config.quantization_config", "quantize_config.json"
     char method[QUANTISATION_METHOD_MAX];  // quant_method; "": not specified
+    const char *foreign;                   // the quantiser, if its codes have a meaning that is not supported: no key is read. NULL
     char packing[QUANTISATION_METHOD_MAX]; // AutoRound's "auto_round:auto_gptq"; "": not specified
     const char *packing_key;               // "packing_format", or its older name "backend"; NULL: not specified
     struct quantisation_setting base;      // of modules without an override

@@ -44,15 +44,16 @@ static FALLIBLE add_pattern(struct reader *reader, struct quantisation_override 
                             const char *text) {
     reader->expressions += match != NAME_EXACT && match != NAME_COMPONENTS; // they take some KiB each
     if (++reader->patterns > PATTERNS_MAX || reader->expressions > EXPRESSIONS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: there are more than %d names of modules or %d expressions: the file may be damaged",
-             override->path, PATTERNS_MAX, EXPRESSIONS_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s: there are more than %d names of modules or %d expressions: the file may be damaged, download it again",
+             config_path(reader->config), override->path, PATTERNS_MAX, EXPRESSIONS_MAX);
     }
     struct name_pattern *grown = realloc(override->patterns, (override->count + 1) * sizeof *grown);
     if (!grown) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the patterns of %s", override->path);
     }
     override->patterns = grown;
-    TRY_IN(name_pattern_init(&grown[override->count], match, text), "%s", override->path);
+    TRY_IN(name_pattern_init(&grown[override->count], match, text), "%s: %s", config_path(reader->config), override->path);
     override->count++;
     return OK;
 }
@@ -64,7 +65,8 @@ static bool names_linear(const char *target) {
 
 static FALLIBLE read_targets(struct reader *reader, const struct config *group, struct quantisation_override *override) {
     static const char *const KEYS[] = {"targets", NULL};
-    size_t count = config_list_length(group, KEYS[0]);
+    size_t count;
+    TRY(config_list(group, KEYS[0], "names of modules or classes", &count));
     override->of_group = true;
     override->any_linear = !config_has(group, KEYS[0]); // ModelOpt's groups may have none: then they are for all modules
     for (size_t i = 0; i < count; i++) {
@@ -107,8 +109,7 @@ static FALLIBLE read_patterns(struct reader *reader, const struct config *member
 static FALLIBLE read_override(struct reader *reader, const struct config *member, struct quantisation_override *override) {
     struct quantisation_texts *texts = &reader->out->texts;
     const struct container *c = reader->container;
-    const char *shown = config_path(member) + strlen(config_path(reader->config)) + strlen(": "); // SECTION.CONTAINER.NAME
-    TRY(quantisation_text(texts, &override->path, "%s%s%s", shown, c->object[0] ? "." : "", c->object));
+    TRY(quantisation_text(texts, &override->path, "%s%s%s", config_prefix(member), c->object[0] ? "." : "", c->object));
     TRY(read_patterns(reader, member, override));
     TRY(quantisation_read_setting(member, c->object, override->path, texts, &override->setting));
     override->excludes |= override->setting.bits >= PLAIN_BITS;
@@ -118,13 +119,19 @@ static FALLIBLE read_override(struct reader *reader, const struct config *member
 static err_t visit_member(void *context, const struct config *member) {
     struct reader *reader = context;
     struct quantisation_overrides *out = reader->out;
-    bool of_activations = reader->container->object[0] && config_object_size(member, reader->container->object) == 0;
+    const char *object = reader->container->object;
+    if (object[0] && config_has(member, object) && !config_is_object(member, object)) {
+        return config_refuse(member, (const char *const[]){object, NULL}, CONFIG_WHOLE,
+                             ": expected an object with the weights' settings");
+    }
+    bool of_activations = object[0] && config_object_size(member, object) == 0;
     if (of_activations) {
         return OK;
     }
     if (out->count == OVERRIDES_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: there are more than %d settings of modules: the file may be damaged, download it again",
-             config_path(member), OVERRIDES_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s: there are more than %d settings of modules: the file may be damaged, download it again", config_path(member),
+             config_prefix(member), OVERRIDES_MAX);
     }
     struct quantisation_override *grown = realloc(out->at, (out->count + 1) * sizeof *grown);
     if (!grown) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_MAX = 128, KEYS_MAX = 4 };
+enum { KEY_MAX = 128, KEYS_MAX = 4, BITS_MAX = 64 };
 
 // ---- texts ----
 
@@ -67,22 +67,31 @@ static FALLIBLE said_by(const struct object *o, const char *const *keys, const s
     return quantisation_text(o->texts, out, "%s.%s", o->path, keys[i]);
 }
 
-// A size; -1 means all of K.
-static FALLIBLE read_size(const struct object *o, const char *const *keys, uint32_t *out, const char **key) {
+static FALLIBLE read_bits(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"bits", "num_bits", "w_bit", NULL};
+    struct names names;
+    bool found;
+    set_names(o, KEYS, &names);
+    TRY(config_u32_in(o->config, names.all, CONFIG_WHOLE, (struct config_range){1, BITS_MAX}, &out->bits, &found));
+    return found ? said_by(o, KEYS, &names, &out->bits_key) : OK;
+}
+
+// -1 means all of K; 0 is a way to leave it out.
+static FALLIBLE read_group(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"group_size", "q_group_size", NULL};
     struct names names;
     double number;
     bool found;
-    set_names(o, keys, &names);
+    set_names(o, KEYS, &names);
     TRY(config_f64(o->config, names.all, &number, &found));
     if (!found) {
         return OK;
     }
     if (!(number == -1 || (number >= 0 && number < (double)QUANTISATION_ALL_K)) || number != floor(number)) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: expected an integer from 0, or -1 for all of K", config_path(o->config),
-             names.all[0], number);
+        return config_refuse(o->config, names.all, CONFIG_WHOLE, ": expected a number of consecutive k, or -1 for all of K");
     }
-    *out = number == -1 ? QUANTISATION_ALL_K : (uint32_t)number;
-    return *out ? said_by(o, keys, &names, key) : OK;
+    out->group_k = number == -1 ? QUANTISATION_ALL_K : (uint32_t)number;
+    return out->group_k ? said_by(o, KEYS, &names, &out->span_key) : OK;
 }
 
 // [n, k], or "128x128".
@@ -105,7 +114,8 @@ static FALLIBLE read_block(const struct object *o, const char *name, struct quan
         TRY(config_u32_list(o->config, names.all, sizes, 2, &count, &found));
     }
     if (count != 2 || sizes[0] == 0 || sizes[1] == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: expected two positive integers", config_path(o->config), names.all[0], text);
+        return config_refuse(o->config, names.all, CONFIG_WHOLE,
+                             ": expected two positive integers, the rows and columns of a block");
     }
     out->block_n = sizes[0];
     out->block_k = sizes[1];
@@ -131,8 +141,8 @@ static FALLIBLE read_strategy(const struct object *o, struct quantisation_settin
         return OK;
     }
     if (out->group_k && out->group_k != QUANTISATION_ALL_K) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, but %s is %u: the two contradict each other", config_path(o->config),
-             names.all[0], strategy, out->span_key, out->group_k);
+        return config_refuse(o->config, names.all, CONFIG_WHOLE,
+                             ", but %s is %u: the two contradict each other; correct the wrong one", out->span_key, out->group_k);
     }
     out->group_k = QUANTISATION_ALL_K;
     return said_by(o, KEYS, &names, &out->span_key);
@@ -179,9 +189,11 @@ static FALLIBLE read_kind(const struct object *o, struct quantisation_setting *o
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && !out->kind_text; i++) {
         const char *const keys[] = {KEYS[i], NULL};
         struct names names;
-        char text[32];
+        const char *text = "";
+        bool found;
         set_names(o, keys, &names);
-        if (!config_value_text(o->config, names.all[0], text, sizeof text)) {
+        TRY(config_string(o->config, names.all, &text, &found));
+        if (!found) {
             continue;
         }
         out->kind = strstr(text, "int")                                ? QUANTISATION_INTEGERS
@@ -195,25 +207,33 @@ static FALLIBLE read_kind(const struct object *o, struct quantisation_setting *o
 // compressed-tensors: "group" and its older names sort k by activations; "weight" and "static" keep the groups consecutive.
 static FALLIBLE read_actorder(const struct object *o, struct quantisation_setting *out) {
     static const char *const KEYS[] = {"actorder", NULL};
+    static const struct {
+        const char *text;
+        enum quantisation_answer sorts;
+    } ORDERS[] = {{"group", QUANTISATION_YES}, {"dynamic", QUANTISATION_YES}, {"true", QUANTISATION_YES},
+                  {"weight", QUANTISATION_NO}, {"static", QUANTISATION_NO},   {"false", QUANTISATION_NO}};
     struct names names;
     char text[32];
     set_names(o, KEYS, &names);
     if (!config_value_text(o->config, names.all[0], text, sizeof text)) {
         return OK;
     }
-    bool sorted = strcasecmp(text, "group") == 0 || strcasecmp(text, "dynamic") == 0 || strcmp(text, "true") == 0;
-    out->ordered = sorted ? QUANTISATION_YES : QUANTISATION_NO;
-    return said_by(o, KEYS, &names, &out->ordered_key);
+    for (size_t i = 0; i < sizeof ORDERS / sizeof *ORDERS; i++) {
+        if (strcasecmp(text, ORDERS[i].text) == 0) {
+            out->ordered = ORDERS[i].sorts;
+            return said_by(o, KEYS, &names, &out->ordered_key);
+        }
+    }
+    return config_refuse(o->config, names.all, CONFIG_WHOLE, ": expected group, weight, dynamic, static or null");
 }
 
 FALLIBLE quantisation_read_setting(const struct config *config, const char *object, const char *path,
                                    struct quantisation_texts *texts, struct quantisation_setting *out) {
-    static const char *const BITS[] = {"bits", "num_bits", "w_bit", NULL}, *const GROUP[] = {"group_size", "q_group_size", NULL},
-                             *const ORDERED[] = {"desc_act", NULL};
+    static const char *const ORDERED[] = {"desc_act", NULL};
     const struct object o = {config, object, path, texts};
     *out = (struct quantisation_setting){0};
-    TRY(read_size(&o, BITS, &out->bits, &out->bits_key));
-    TRY(read_size(&o, GROUP, &out->group_k, &out->span_key));
+    TRY(read_bits(&o, out));
+    TRY(read_group(&o, out));
     TRY(read_block(&o, "weight_block_size", out));
     TRY(read_block(&o, "block_structure", out));
     TRY(read_quark_block(&o, out));

@@ -1,13 +1,15 @@
 #include "expert/files/folder_kind.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/file_magic.h"
+#include "base/regular_file.h"
 
 struct row {
     enum folder_kind kind;
@@ -26,9 +28,21 @@ struct row {
         "use the checkpoint of the same model in the form of transformers (config.json, model.safetensors)"
 #define PICKLED "pickled PyTorch weights are not supported", "convert them to safetensors"
 #define ENGINE "it is an engine that was built for one kind of GPU", "use the checkpoint that it was built from"
-#define FRAMEWORK "weights of this framework are not supported", "use the model's safetensors"
+#define OF(name) "it is " name ", which is not supported", "use the model's safetensors"
+#define SPLIT "it is one piece of a file that was cut", "join the pieces with cat, in order, into one file"
 #define DATA_SET "it is a data set, not a model", "name a model's folder"
 #define ARCHIVE "archives are not read", "unpack it and name the folder that holds config.json"
+#define DEEPSPEED                                                                                                                  \
+    "it is a training checkpoint of DeepSpeed", "convert it with `python zero_to_fp32.py . OUTPUT --safe_serialization`"
+#define DISTRIBUTED                                                                                                                \
+    "it is a distributed checkpoint of PyTorch (FSDP, TorchTitan), which is not supported",                                        \
+        "convert it to the form of transformers, with the trainer's own export, or dcp_to_torch_save and then safetensors"
+#define MEGATRON                                                                                                                   \
+    "it is a training checkpoint of Megatron or NeMo, which is not supported",                                                     \
+        "export it to the form of transformers (AutoBridge.export_ckpt of Megatron Bridge)"
+#define OPENVINO "it is a model converted for OpenVINO, which is not supported", "use the checkpoint that it was converted from"
+#define CONVERTED(name)                                                                                                            \
+    "it is a model converted for " name ", which is not supported", "use the checkpoint that it was converted from"
 
 // The first row that matches counts, so that the rows that say most come first.
 static const struct row ROWS[] = {
@@ -36,11 +50,14 @@ static const struct row ROWS[] = {
     {FOLDER_ADAPTER, NULL, "adapter_model*.safetensors", ADAPTER},
     {FOLDER_ADAPTER, NULL, "adapter_model*.bin", ADAPTER},
     {FOLDER_ADAPTER, NULL, "adapters.safetensors", ADAPTER},
+    {FOLDER_OTHER_FORMAT, NULL, "*.part[0-9]*of[0-9]*", SPLIT},
+    {FOLDER_OTHER_FORMAT, NULL, "*-split-[a-z0-9]*", SPLIT},
     {FOLDER_DOWNLOAD, NULL, "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, NULL, "*.part", UNFINISHED},
     {FOLDER_DOWNLOAD, NULL, "*.partial", UNFINISHED},
     {FOLDER_DOWNLOAD, NULL, "*.aria2", UNFINISHED},
     {FOLDER_DOWNLOAD, NULL, "*.crdownload", UNFINISHED},
+    {FOLDER_DOWNLOAD, NULL, "*.download", UNFINISHED},
     {FOLDER_DOWNLOAD, NULL, "*.!qB", UNFINISHED},
     {FOLDER_DOWNLOAD, ".cache/huggingface/download", "*.incomplete", UNFINISHED},
     {FOLDER_DOWNLOAD, "../../blobs", "*.incomplete", UNFINISHED}, // of a snapshot in a cache
@@ -56,6 +73,25 @@ static const struct row ROWS[] = {
     {FOLDER_OTHER_FORMAT, NULL, "rank[0-9]*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.engine", ENGINE},
     {FOLDER_OTHER_FORMAT, NULL, "*.plan", ENGINE},
+    {FOLDER_OTHER_FORMAT, NULL, "rank[0-9]*.safetensors", CONVERTED("TensorRT-LLM")},
+    {FOLDER_OTHER_FORMAT, NULL, "model-rank-*-part-*.safetensors", CONVERTED("vLLM (sharded_state)")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.tensors", CONVERTED("tensorizer")},
+    {FOLDER_OTHER_FORMAT, NULL, "openvino*.xml", OPENVINO},
+    {FOLDER_OTHER_FORMAT, NULL, "openvino*.bin", OPENVINO},
+    {FOLDER_OTHER_FORMAT, NULL, "shared_vocabulary.*", CONVERTED("CTranslate2")},
+    {FOLDER_OTHER_FORMAT, NULL, "mlc-chat-config.json", CONVERTED("MLC-LLM")},
+    {FOLDER_OTHER_FORMAT, NULL, "params_shard_[0-9]*.bin", CONVERTED("MLC-LLM")},
+    {FOLDER_OTHER_FORMAT, NULL, "genai_config.json", CONVERTED("ONNX Runtime GenAI")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.mlpackage", CONVERTED("Core ML")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.mlmodel*", CONVERTED("Core ML")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.pte", CONVERTED("ExecuTorch")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.tflite", CONVERTED("TensorFlow Lite")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.task", CONVERTED("MediaPipe")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.litertlm", CONVERTED("LiteRT")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.mnn", CONVERTED("MNN")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.rkllm", CONVERTED("Rockchip's NPUs")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.llamafile", "it is a llamafile, a program with a GGUF model in it",
+     "extract the model with `unzip`, or download its .gguf file"},
     {FOLDER_OTHER_FORMAT, NULL, "model_index.json", "it is a diffusers pipeline, not a language model",
      "name a language model's folder"},
     {FOLDER_OTHER_FORMAT, NULL, "*.safetensors.part*", UNFINISHED},
@@ -63,19 +99,38 @@ static const struct row ROWS[] = {
     {FOLDER_PARTS, NULL, "model.safetensors.index.json", "the index is here and config.json is not", "download config.json too"},
     {FOLDER_PARTS, NULL, "*.safetensors", "its index is missing",
      "download it, or name the file model.safetensors if it is the complete model"},
+    {FOLDER_OTHER_FORMAT, NULL, "zero_to_fp32.py", DEEPSPEED},
+    {FOLDER_OTHER_FORMAT, NULL, "*zero_pp_rank_*", DEEPSPEED},
+    {FOLDER_OTHER_FORMAT, NULL, "mp_rank_*_model_states.pt", DEEPSPEED},
+    {FOLDER_OTHER_FORMAT, NULL, "global_step[0-9]*", DEEPSPEED},
+    {FOLDER_OTHER_FORMAT, NULL, "latest_checkpointed_iteration.txt", MEGATRON},
+    {FOLDER_OTHER_FORMAT, NULL, "iter_[0-9]*", MEGATRON},
+    {FOLDER_OTHER_FORMAT, NULL, "mp_rank_[0-9]*", MEGATRON},
+    {FOLDER_OTHER_FORMAT, NULL, "*.nemo", MEGATRON},
+    {FOLDER_OTHER_FORMAT, NULL, "*.distcp", DISTRIBUTED},
+    {FOLDER_OTHER_FORMAT, NULL, "pytorch_model_fsdp*", DISTRIBUTED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "pytorch_model.bin.index.json", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "model*.bin", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pth", PICKLED},
     {FOLDER_OTHER_FORMAT, NULL, "*.pt", PICKLED},
-    {FOLDER_OTHER_FORMAT, NULL, "*.distcp", PICKLED},
-    {FOLDER_OTHER_FORMAT, NULL, "*.onnx", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "*.h5", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "*.msgpack", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "*.ckpt*", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "saved_model.pb", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "*.npz", FRAMEWORK},
-    {FOLDER_OTHER_FORMAT, NULL, "*.nemo", FRAMEWORK},
+    {FOLDER_OTHER_FORMAT, NULL, ".metadata", DISTRIBUTED},
+    {FOLDER_OTHER_FORMAT, NULL, "_CHECKPOINT_METADATA", OF("an Orbax checkpoint of JAX")},
+    {FOLDER_OTHER_FORMAT, NULL, "manifest.ocdbt", OF("an Orbax checkpoint of JAX")},
+    {FOLDER_OTHER_FORMAT, NULL, "ocdbt.process_*", OF("an Orbax checkpoint of JAX")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.onnx", OF("an ONNX model")},
+    {FOLDER_OTHER_FORMAT, "onnx", "*.onnx", OF("an ONNX model")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.onnx[_.]data", OF("an ONNX model")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.h5", OF("a model of Keras or TensorFlow")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.keras", OF("a model of Keras or TensorFlow")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.msgpack", OF("a model of Flax")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.ckpt*", OF("a checkpoint of TensorFlow or PyTorch Lightning")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.data-[0-9]*-of-[0-9]*", OF("a checkpoint of TensorFlow")},
+    {FOLDER_OTHER_FORMAT, NULL, "saved_model.pb", OF("a model of TensorFlow")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.pdparams", OF("a model of PaddlePaddle")},
+    {FOLDER_OTHER_FORMAT, NULL, "*.npz", OF("an archive of NumPy arrays")},
+    {FOLDER_OTHER_FORMAT, "manifests/registry.ollama.ai", "[!.]*", "it is Ollama's store of models",
+     "name one model's file in blobs, which `ollama show MODEL --modelfile` prints after FROM"},
     {FOLDER_OTHER_FORMAT, NULL, "*.parquet", DATA_SET},
     {FOLDER_OTHER_FORMAT, NULL, "*.arrow", DATA_SET},
     {FOLDER_OTHER_FORMAT, NULL, "dataset_info*.json", DATA_SET},
@@ -83,6 +138,11 @@ static const struct row ROWS[] = {
     {FOLDER_OTHER_FORMAT, NULL, "*.tar.*", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.tgz", ARCHIVE},
     {FOLDER_OTHER_FORMAT, NULL, "*.zip", ARCHIVE},
+    {FOLDER_OTHER_FORMAT, NULL, "*.7z", ARCHIVE},
+    {FOLDER_OTHER_FORMAT, NULL, "*.rar", ARCHIVE},
+    {FOLDER_OTHER_FORMAT, NULL, "*.gz", ARCHIVE},
+    {FOLDER_OTHER_FORMAT, NULL, "*.zst", ARCHIVE},
+    {FOLDER_OTHER_FORMAT, NULL, "*.xz", ARCHIVE},
     {FOLDER_PARTS, NULL, "tokenizer*", "it holds a tokenizer, but no model", "download the complete model"},
 };
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
@@ -123,15 +183,67 @@ static void note_folder(const char *path, const char *subfolder, size_t *best, c
     }
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+// ---- by content ----
+
+// Pages that may lie beside a model: their content is what their name says.
+static bool is_page(const char *name) {
+    static const char *const PAGES[] = {"*.html", "*.htm", "*.xml", "*.svg", "*.md", "*.txt"};
+    bool page = false;
+    for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
+        page = page || fnmatch(PAGES[i], name, FNM_CASEFOLD) == 0;
+    }
+    return page;
 }
+
+// The content of a file, which may be another than its name says. False: it is not recognised, or is no regular file.
+static bool note_content(const char *file, struct folder_finding *out) {
+    char bytes[FILE_MAGIC_BYTES];
+    uint64_t size;
+    int fd;
+    if (is_page(basename(file)) || err_is(regular_file_open(file, &fd, &size))) {
+        return false;
+    }
+    ssize_t length = pread(fd, bytes, sizeof bytes, 0);
+    close(fd);
+    const struct file_magic *magic = length > 0 ? file_magic_find(bytes, (size_t)length) : NULL;
+    if (magic) {
+        out->kind = FOLDER_OTHER_FORMAT;
+        out->what = magic->what;
+        out->mend = magic->mend;
+        snprintf(out->name, sizeof out->name, "%s", basename(file));
+    }
+    return magic != NULL;
+}
+
+enum { FILES_READ_MAX = 256 };
+
+// The content of the file whose name was found says more than the name; without one, the first file that is recognised counts.
+static void note_contents(const char *folder, struct folder_finding *out) {
+    struct dirent **entries = NULL;
+    char file[PATH_MAX];
+    bool found = out->kind == FOLDER_OTHER_FORMAT;
+    if (found && snprintf(file, sizeof file, "%s/%s", folder, out->name) < (int)sizeof file) {
+        (void)note_content(file, out);
+    }
+    int all = found ? 0 : scandir(folder, &entries, NULL, alphasort);
+    for (int i = 0, read = 0; i < all; i++) {
+        if (!found && read < FILES_READ_MAX && entries[i]->d_name[0] != '.' &&
+            snprintf(file, sizeof file, "%s/%s", folder, entries[i]->d_name) < (int)sizeof file) {
+            found = note_content(file, out);
+            read++;
+        }
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+// ---- the kind ----
 
 void folder_kind_find(const char *path, struct folder_finding *out) {
     size_t best = ROW_COUNT;
     *out = (struct folder_finding){.kind = FOLDER_UNKNOWN};
-    if (folder_exists(path)) {
+    bool is_folder = folder_exists(path);
+    if (is_folder) {
         note_folder(path, NULL, &best, out->name);
         for (size_t i = 0; i < best; i++) {
             if (ROWS[i].subfolder) {
@@ -139,12 +251,15 @@ void folder_kind_find(const char *path, struct folder_finding *out) {
             }
         }
     } else {
-        note_name(NULL, base_name(path), &best, out->name);
+        note_name(NULL, basename(path), &best, out->name);
     }
     if (best < ROW_COUNT) {
         out->kind = ROWS[best].kind;
         out->what = ROWS[best].what;
         out->mend = ROWS[best].mend;
+    }
+    if (out->kind == FOLDER_UNKNOWN || out->kind == FOLDER_OTHER_FORMAT || out->kind == FOLDER_PARTS) {
+        is_folder ? note_contents(path, out) : (void)note_content(path, out);
     }
 }
 
@@ -172,320 +287,4 @@ bool folder_control_file(const char *file, char control[PATH_MAX]) {
         }
     }
     return false;
-}
-
-// ---- folders above a checkpoint ----
-
-enum { ENTRIES_SHOWN = 3 };
-
-size_t folder_list(const char *path, const char *pattern, const char *inner, char text[FOLDER_LIST_MAX]) {
-    struct dirent **entries = NULL;
-    int all = scandir(path, &entries, NULL, alphasort);
-    size_t found = 0, used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < all; i++) {
-        char file[PATH_MAX];
-        const char *name = entries[i]->d_name;
-        int length = snprintf(file, sizeof file, "%s/%s%s%s", path, name, inner ? "/" : "", inner ? inner : "");
-        if (name[0] != '.' && fnmatch(pattern, name, 0) == 0 && length < (int)sizeof file && access(file, F_OK) == 0) {
-            bool shown = found < ENTRIES_SHOWN && used < FOLDER_LIST_MAX;
-            used += shown ? (size_t)snprintf(text + used, FOLDER_LIST_MAX - used, "%s%s", found ? ", " : "", name) : 0;
-            found++;
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    if (found > ENTRIES_SHOWN && used < FOLDER_LIST_MAX) {
-        snprintf(text + used, FOLDER_LIST_MAX - used, ", ...");
-    }
-    return found;
-}
-
-bool folder_repository_name(const char *folder, char out[NAME_MAX + 1]) {
-    static const char PREFIX[] = "models--";
-    if (strncmp(folder, PREFIX, sizeof PREFIX - 1) != 0) {
-        return false;
-    }
-    snprintf(out, NAME_MAX + 1, "%s", folder + sizeof PREFIX - 1);
-    char *dashes = strstr(out, "--");
-    if (!dashes) {
-        return out[0] != '\0';
-    }
-    *dashes = '/';
-    memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
-    return true;
-}
-
-// The error for a repository folder of a Hugging Face cache, with its snapshots.
-static err_t is_repository(const char *path, const char *snapshots) {
-    char real[PATH_MAX], name[NAME_MAX + 1];
-    const char *folder = realpath(path, real) ? real : path;
-    bool set = strncmp(base_name(folder), "datasets--", strlen("datasets--")) == 0;
-    if (set || strncmp(base_name(folder), "spaces--", strlen("spaces--")) == 0) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is a %s in a Hugging Face cache: name a model", path,
-                          set ? "data set" : "space (an application)");
-    }
-    if (folder_repository_name(base_name(folder), name)) {
-        return err_record(
-            EXPERTD_ERR_CHECKPOINT, NULL,
-            "%s is the folder of %s in a Hugging Face cache, not a checkpoint: use --model %s with --hf-cache %.*s, or "
-            "name a folder below snapshots (%s)",
-            path, name, name, (int)(base_name(folder) - folder - 1), folder, snapshots);
-    }
-    return err_record(
-        EXPERTD_ERR_CHECKPOINT, NULL,
-        "%s has the form of a repository in a Hugging Face cache (refs, snapshots), not of a checkpoint: name a folder "
-        "below snapshots (%s), or ORG/NAME",
-        path, snapshots);
-}
-
-// The error for a folder of a Hugging Face cache; OK: it is none.
-static FALLIBLE check_cache(const char *path) {
-    char text[FOLDER_LIST_MAX], snapshots[PATH_MAX], name[NAME_MAX + 1];
-    if (snprintf(snapshots, sizeof snapshots, "%s/snapshots", path) < (int)sizeof snapshots && folder_exists(snapshots)) {
-        folder_list(snapshots, "*", ".", text);
-        return is_repository(path, text[0] ? text : "there is none: download the model again");
-    }
-    if (folder_list(path, "models--*", ".", text) > 0) {
-        bool named = text[0] && !strchr(text, ',') && folder_repository_name(text, name);
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is a Hugging Face cache, not a checkpoint: use --hf-cache %s --model %s (it has %s)", path,
-             path, named ? name : "ORG/NAME", text);
-    }
-    return OK;
-}
-
-enum { FOLDERS_VISITED_MAX = 256 };
-
-// What is found in the folders below one, two levels deep: a checkpoint, else the first recognised folder.
-struct below {
-    unsigned visited;
-    char checkpoint[PATH_MAX]; // "": none
-    bool is_gguf;              // the checkpoint has GGUF files
-    char other[PATH_MAX];      // "": none
-    struct folder_finding finding;
-};
-
-static void each_subfolder(const char *path, void (*visit)(const char *path, struct below *below), struct below *below) {
-    struct dirent **entries = NULL;
-    int all = scandir(path, &entries, NULL, alphasort);
-    for (int i = 0; i < all; i++) {
-        char inner[PATH_MAX];
-        int length = snprintf(inner, sizeof inner, "%s/%s", path, entries[i]->d_name);
-        bool visited = below->visited < FOLDERS_VISITED_MAX && entries[i]->d_name[0] != '.' && length < (int)sizeof inner;
-        if (visited && folder_exists(inner)) {
-            below->visited++;
-            visit(inner, below);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-}
-
-// Does the folder hold GGUF files? Opening it tells which of them begin a model.
-static bool holds_gguf(const char *path) {
-    char list[FOLDER_LIST_MAX];
-    return folder_list(path, "*.gguf", NULL, list) > 0;
-}
-
-static void look_into(const char *path, struct below *below) {
-    char config[PATH_MAX];
-    struct folder_finding finding;
-    bool has_config = snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0;
-    bool better = has_config ? !below->checkpoint[0] || below->is_gguf : !below->checkpoint[0] && holds_gguf(path);
-    if (better) {
-        snprintf(below->checkpoint, sizeof below->checkpoint, "%s", path);
-        below->is_gguf = !has_config;
-    }
-    if (!below->other[0]) {
-        folder_kind_find(path, &finding);
-        if (finding.what && finding.kind != FOLDER_PARTS) {
-            snprintf(below->other, sizeof below->other, "%s", path);
-            below->finding = finding;
-        }
-    }
-}
-
-static void look_below(const char *path, struct below *below) {
-    look_into(path, below);
-    each_subfolder(path, look_into, below);
-}
-
-// The error for a folder that has something recognised further below; OK: nothing.
-static FALLIBLE check_below(const char *path) {
-    struct below below = {0};
-    each_subfolder(path, look_below, &below);
-    if (below.checkpoint[0]) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but a folder below has%s: name %s", path,
-             below.is_gguf ? " GGUF files" : "", below.checkpoint);
-    }
-    if (below.other[0]) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json; %s has %s: %s: %s", path, below.other, below.finding.name,
-             below.finding.what, below.finding.mend);
-    }
-    return OK;
-}
-
-// The error for a folder that is above checkpoints; OK: it is not.
-static FALLIBLE check_above(const char *path) {
-    char text[FOLDER_LIST_MAX];
-    if (folder_list(path, "hub", ".", text) > 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s has no config.json, but a folder hub, as $HF_HOME has: use --hf-cache %s/hub --model ORG/NAME", path, path);
-    }
-    size_t found = folder_list(path, "*", "config.json", text);
-    if (found > 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has no config.json, but its subfolder%s: %s: name %s", path, found > 1 ? "s have" : " has",
-             text, found > 1 ? "one of them" : "that folder");
-    }
-    return check_below(path);
-}
-
-static bool is_empty(const char *path) {
-    DIR *dir = opendir(path);
-    size_t count = 0;
-    for (const struct dirent *d = dir ? readdir(dir) : NULL; d && count == 0; d = readdir(dir)) {
-        count += strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0;
-    }
-    if (dir) {
-        closedir(dir);
-    }
-    return dir && count == 0;
-}
-
-// The snapshot's repository folder and commit, if `path` is REPOSITORY/snapshots/COMMIT. `real` is their storage.
-static bool is_snapshot(const char *path, char real[PATH_MAX], const char **repository, const char **commit) {
-    if (!realpath(path, real)) {
-        return false;
-    }
-    char *last = strrchr(real, '/');
-    *last = '\0';
-    *commit = last + 1;
-    char *middle = strrchr(real, '/');
-    if (!middle || strcmp(middle + 1, "snapshots") != 0) {
-        return false;
-    }
-    *middle = '\0';
-    *repository = base_name(real);
-    return true;
-}
-
-const char *folder_download_command(const char *path, char text[FOLDER_COMMAND_MAX]) {
-    char real[PATH_MAX], name[NAME_MAX + 1];
-    const char *repository, *commit;
-    text[0] = '\0';
-    if (is_snapshot(path, real, &repository, &commit) && folder_repository_name(repository, name)) {
-        snprintf(text, FOLDER_COMMAND_MAX, " (hf download %s --revision %s)", name, commit);
-    }
-    return text;
-}
-
-const char *folder_download_mend(const char *path, char text[FOLDER_MEND_MAX]) {
-    char download[NAME_MAX + 1], command[FOLDER_COMMAND_MAX];
-    folder_download_command(path, command);
-    if (folder_has_download(path, download)) {
-        snprintf(text, FOLDER_MEND_MAX, "a download is under way or was interrupted (found %s): finish it%s", download, command);
-    } else {
-        snprintf(text, FOLDER_MEND_MAX, "download it%s", command);
-    }
-    return text;
-}
-
-// "; snapshot COMMIT has it": other snapshots of the same repository that have the file; "": none. Returns text.
-static const char *elsewhere(const char *path, const char *file, char text[FOLDER_COMMAND_MAX]) {
-    char real[PATH_MAX], snapshots[PATH_MAX], list[FOLDER_LIST_MAX];
-    const char *repository, *commit;
-    text[0] = '\0';
-    if (is_snapshot(path, real, &repository, &commit) &&
-        snprintf(snapshots, sizeof snapshots, "%s/snapshots", real) < (int)sizeof snapshots &&
-        folder_list(snapshots, "*", file, list) > 0) {
-        snprintf(text, FOLDER_COMMAND_MAX, "; other snapshots of the model have it: %s", list);
-    }
-    return text;
-}
-
-err_t folder_kind_no_config(const char *path) {
-    struct folder_finding found;
-    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX], weights[FOLDER_LIST_MAX];
-    TRY(check_cache(path));
-    folder_kind_find(path, &found);
-    if (!found.what || found.kind == FOLDER_PARTS) {
-        TRY(check_above(path));
-    }
-    folder_download_command(path, command);
-    elsewhere(path, "config.json", others);
-    if (found.kind == FOLDER_GGUF && folder_list(path, "*.safetensors", NULL, weights) > 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s has a GGUF model (%s) and safetensors files (%s), but no config.json: name the .gguf file, or, to serve the "
-             "safetensors files, download config.json too%s%s",
-             path, found.name, weights, command, others);
-    }
-    if (found.what) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s has no config.json, but %s: %s: %s%s%s", path, found.name, found.what,
-                          found.mend, command, others);
-    }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s %s%s%s", path,
-                      is_empty(path) ? "is an empty folder: a checkpoint has config.json and safetensors files"
-                                     : "has no config.json: it is not a checkpoint, or the download is incomplete",
-                      command, others);
-}
-
-err_t folder_kind_no_weights(const char *path) {
-    struct folder_finding found;
-    char command[FOLDER_COMMAND_MAX], others[FOLDER_COMMAND_MAX];
-    folder_kind_find(path, &found);
-    folder_download_command(path, command);
-    if (elsewhere(path, "model.safetensors.index.json", others)[0] == '\0') {
-        elsewhere(path, "model.safetensors", others);
-    }
-    if (found.what) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                          "%s: neither model.safetensors nor model.safetensors.index.json exists, only %s: %s: %s%s%s", path,
-                          found.name, found.what, found.mend, command, others);
-    }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: neither model.safetensors nor model.safetensors.index.json exists: is the download complete?%s%s", path,
-                      command, others);
-}
-
-err_t folder_kind_not_a_folder(const char *path) {
-    struct folder_finding found;
-    char config[PATH_MAX];
-    folder_kind_find(path, &found);
-    if (found.what && found.kind != FOLDER_PARTS) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s is not a folder: %s: %s", path, found.what, found.mend);
-    }
-    snprintf(config, sizeof config, "%.*sconfig.json", (int)(base_name(path) - path), path);
-    if (access(config, F_OK) != 0) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                          "%s is not a folder: name the folder that holds config.json and the weights", path);
-    }
-    char *slash = strrchr(config, '/');
-    *(slash ? slash + (slash == config) : config) = '\0';
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s is not a folder: name the folder that holds config.json and the weights, such as %s", path,
-                      config[0] ? config : ".");
-}
-
-bool folder_nearest(const char *path, char out[PATH_MAX]) {
-    snprintf(out, PATH_MAX, "%s", path);
-    for (char *slash = strrchr(out, '/'); slash; slash = strrchr(out, '/')) {
-        bool root = slash == out;
-        slash[root] = '\0';
-        if (folder_exists(out)) {
-            return true;
-        }
-        if (root) {
-            break;
-        }
-    }
-    return false;
-}
-
-err_t folder_kind_absent(const char *path) {
-    char nearest[PATH_MAX];
-    const char *cause = strerror(errno);
-    if (folder_nearest(path, nearest)) {
-        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s: the nearest folder that exists is %s", path, cause, nearest);
-    }
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s", path, cause);
 }

@@ -1,5 +1,5 @@
 // Recognises folders and files that people give in the place of a checkpoint: adapters, other formats, unfinished downloads, parts
-// of a Hugging Face cache. Reads names only, no contents. Pure, apart from reading folders; any thread. Private to expert/.
+// of a Hugging Face cache. Reads names, and the first bytes of files. Pure, apart from that; any thread. Private to expert/.
 #ifndef EXPERTD_EXPERT_FILES_FOLDER_KIND_H
 #define EXPERTD_EXPERT_FILES_FOLDER_KIND_H
 
@@ -24,7 +24,7 @@ struct folder_finding {
     const char *mend;        // "merge it into its base model first"
 };
 
-// The kind of a folder, or of a single file by its name.
+// The kind of a folder, or of a single file, by names and by the first bytes of files that are not what their names say.
 void folder_kind_find(const char *path, struct folder_finding *out);
 
 bool folder_exists(const char *path); // false also for a file

@@ -53,21 +53,31 @@ static FALLIBLE add_entry(struct parser *p, const struct shard_index_entry *entr
     return OK;
 }
 
+static FALLIBLE expect_object(struct parser *p, const char *name, const char *expected) {
+    const struct json_reader at = p->json;
+    err_t e = json_reader_expect(&p->json, '{');
+    return err_is(e) ? json_reader_refuse(&at, e, name, expected) : OK;
+}
+
 static FALLIBLE parse_map(struct parser *p) {
     if (p->saw_map) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map occurs twice");
     }
     p->saw_map = true;
-    TRY(json_reader_expect(&p->json, '{'));
+    TRY(expect_object(p, "weight_map", "an object with the file name of each tensor"));
     if (json_reader_accept(&p->json, '}')) {
         return OK;
     }
     do {
         struct shard_index_entry entry;
-        TRY(read_string(p, &entry.tensor));
+        TRY_IN(read_string(p, &entry.tensor), "weight_map");
         TRY_IN(safetensors_check_name(entry.tensor, strlen(entry.tensor)), "weight_map");
         TRY(json_reader_expect(&p->json, ':'));
-        TRY_IN(read_string(p, &entry.file), "weight_map");
+        const struct json_reader at = p->json;
+        err_t e = read_string(p, &entry.file);
+        if (err_is(e)) {
+            return err_context(json_reader_refuse(&at, e, entry.tensor, "the name of a file"), "weight_map");
+        }
         if (!is_plain_name(entry.file)) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map puts %.256s into \"%.256s\": expected the plain name of a file in the folder",
                  entry.tensor, entry.file);
@@ -78,7 +88,7 @@ static FALLIBLE parse_map(struct parser *p) {
 }
 
 static FALLIBLE parse_top(struct parser *p) {
-    TRY(json_reader_expect(&p->json, '{'));
+    TRY(expect_object(p, "it", "an object with weight_map"));
     if (!json_reader_accept(&p->json, '}')) {
         do {
             const char *key;
@@ -93,7 +103,8 @@ static FALLIBLE parse_top(struct parser *p) {
     }
     TRY(json_reader_end(&p->json));
     if (!p->saw_map || p->index->count == 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map is %s", p->saw_map ? "empty" : "missing");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "weight_map is %s: expected an object with the file name of each tensor",
+             p->saw_map ? "empty" : "missing");
     }
     return OK;
 }

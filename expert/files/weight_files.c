@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/file_magic.h"
 #include "base/regular_file.h"
 #include "expert/config/json_text.h"
 #include "expert/files/folder_kind.h"
@@ -42,11 +43,20 @@ static FALLIBLE add_name(struct weight_files *out, const char *name) {
 
 static FALLIBLE parse_index(const char *text, size_t length, struct shard_index *out) {
     size_t mark = json_text_mark(text, length);
-    TRY(regular_file_check_pointer(text, length));
+    TRY(file_magic_check(text, length));
     if (length == 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "it is empty (an unfinished download?): download it again");
     }
     return shard_index_parse(text + mark, length - mark, out);
+}
+
+// With the path, and how to get the index again.
+static err_t index_is_bad(const char *folder, const char *path, err_t e) {
+    char message[EXPERTD_ERR_MESSAGE_MAX], command[FOLDER_COMMAND_MAX];
+    snprintf(message, sizeof message, "%s", expertd_err_message());
+    bool told = e.code != EXPERTD_ERR_CHECKPOINT || strstr(message, "download it");
+    return err_record(e.code, NULL, "%s: %s%s%s", path, message, told ? "" : ": download it again",
+                      told ? "" : folder_download_command(folder, command));
 }
 
 static FALLIBLE read_index(const char *folder, struct shard_index *out) {
@@ -56,7 +66,7 @@ static FALLIBLE read_index(const char *folder, struct shard_index *out) {
     TRY(regular_file_read(path, SHARD_INDEX_BYTES_MAX, &text, &length));
     err_t e = parse_index(text, length, out);
     free(text);
-    return err_is(e) ? err_context(e, "%s", path) : OK;
+    return err_is(e) ? index_is_bad(folder, path, e) : OK;
 }
 
 FALLIBLE weight_files_take_index(struct shard_index *index, struct weight_files *out) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory_cause.h"
-#include "base/thread_signals.h"
+#include "base/threads/thread_signals.h"
 
 struct leader {
     struct node_teams *teams;

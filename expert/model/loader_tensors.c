@@ -173,7 +173,9 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
         count_odd_values(load, item, tensor, &m->rows);
     }
     if (load->options->audit) {
-        TRY(model_audit_add(load->options->audit, supply, m));
+        const struct audit_place at = {
+            .layer = supply->layers[item->layer].params.layer, .expert = item->expert, .tensor = (uint32_t)tensor};
+        TRY(model_audit_add(load->options->audit, supply, m, &at));
     }
     TRY(supply_convert(item->staging, m));
     TRY(store(m, tensor, &load->model->layers[item->layer], item->experts, item->group));

@@ -144,6 +144,33 @@ static FALLIBLE apply_groups(const char *root, bool legacy, struct memory_limit 
     return OK;
 }
 
+// The limits of this process on its memory, and the memory that counts towards each: the kernel's text of getrlimit, and VmSize and
+// VmData in KiB. Mapped files belong to the address space, but not to the data.
+static const struct process_limit {
+    const char *limit, *used, *what;
+} PROCESS_LIMITS[] = {
+    {"Max address space", "VmSize:", "RLIMIT_AS of this process; raise it with ulimit -v or LimitAS"},
+    {"Max data size", "VmData:", "RLIMIT_DATA of this process; raise it with ulimit -d or LimitDATA"},
+};
+
+static FALLIBLE apply_process_limits(const char *root, struct memory_limit *out) {
+    char limits[PATH_MAX], status[PATH_MAX];
+    snprintf(limits, sizeof limits, "%s/proc/self/limits", root);
+    snprintf(status, sizeof status, "%s/proc/self/status", root);
+    for (size_t i = 0; i < sizeof PROCESS_LIMITS / sizeof *PROCESS_LIMITS; i++) {
+        uint64_t most, used_kib = 0;
+        bool found;
+        TRY(number_of(limits, PROCESS_LIMITS[i].limit, out, &most, &found)); // "unlimited" is no number
+        if (!found) {
+            continue;
+        }
+        TRY(number_of(status, PROCESS_LIMITS[i].used, out, &used_kib, &found)); // not found: assume that nothing is in use
+        uint64_t used = used_kib > UINT64_MAX / 1024 ? UINT64_MAX : used_kib * 1024;
+        lower_limit(out, most > used ? most - used : 0, PROCESS_LIMITS[i].what);
+    }
+    return OK;
+}
+
 FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     *out = (struct memory_limit){.bytes = UINT64_MAX, .what = "no limit known"};
     char path[PATH_MAX];
@@ -154,6 +181,7 @@ FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     if (found) {
         lower_limit(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
     }
+    TRY(apply_process_limits(root, out));
     TRY(apply_groups(root, false, out));
     return apply_groups(root, true, out);
 }

@@ -39,30 +39,6 @@ static const struct foreign_tensor {
     {".forward_hadamard_matrix", "rotates the matrix's input (FP-Quant)", "take a checkpoint without rotations"},
 };
 
-// Methods whose codes have another meaning than the formats of the table, if the tensors look the same.
-static const struct foreign_method {
-    const char *method, *quantiser;
-} METHODS[] = {
-    {"bitsandbytes", "bitsandbytes"},
-    {"aqlm", "AQLM"},
-    {"hqq", "HQQ"},
-    {"eetq", "EETQ"},
-    {"quip", "QuIP"},
-    {"vptq", "VPTQ"},
-    {"exl2", "EXL2"},
-    {"exl3", "EXL3"},
-    {"higgs", "HIGGS"},
-    {"spqr", "SpQR"},
-    {"bitnet", "BitNet"},
-    {"quanto", "optimum-quanto"},
-    {"torchao", "torchao"},
-    {"fp_quant", "FP-Quant"},
-    {"marlin", "Marlin"},
-    {"squeezellm", "SqueezeLLM"},
-    {"spinquant", "SpinQuant"},
-    {"quarot", "QuaRot"},
-};
-
 static err_t refuse(const struct checkpoint *checkpoint, const struct safetensors_entry *entry, const struct foreign_tensor *row) {
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s %s, which is not supported: %s",
                       checkpoint_file_of(checkpoint, entry), entry->name, row->meaning, row->mend);
@@ -98,14 +74,10 @@ FALLIBLE quantised_check_foreign(const struct tensor_finder *finder, const struc
 
 FALLIBLE quantised_check_method(const struct tensor_finder *finder, const struct quantisation *config,
                                 const struct safetensors_entry *codes, const char *format) {
-    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++) {
-        if (strcmp(config->method, METHODS[i].method) == 0) {
-            FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: tensor %s looks like %s, but %s.quant_method is \"%s\", and the codes of %s have another "
-                 "meaning: " OTHER_CODES,
-                 checkpoint_file_of(finder->checkpoint, codes), codes->name, format, config->section, config->method,
-                 METHODS[i].quantiser);
-        }
+    if (config->foreign) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s looks like %s, but %s.quant_method is \"%s\", and the codes of %s have another meaning: " OTHER_CODES,
+             checkpoint_file_of(finder->checkpoint, codes), codes->name, format, config->section, config->method, config->foreign);
     }
     return OK;
 }

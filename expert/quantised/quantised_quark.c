@@ -10,8 +10,9 @@ static FALLIBLE read_either(const struct take *t, const char *name, const char *
     bool found = quantisation_value(t->config, name, text, sizeof text);
     *second = found && strcmp(text, words[1]) == 0;
     if (!*second && strcmp(text, words[0]) != 0) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, for which config.json must have %s: expected %s or %s, but it is %s",
-             take_file(t, t->codes), t->codes->name, t->format->name, name, words[0], words[1], found ? text : "absent");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, for which config.json must have %s.%s: expected %s or %s, but it is %s",
+             take_file(t, t->codes), t->codes->name, t->format->name,
+             t->config->config ? t->config->section : "quantization_config", name, words[0], words[1], found ? text : "absent");
     }
     return OK;
 }
@@ -33,8 +34,9 @@ static err_t check_layer_dtype(void *context, const struct config *layer) {
     if (strstr(config_member_name(layer), of->layers->word) && config_value_text(layer, "weight.dtype", text, sizeof text) &&
         strcmp(text, of->dtype) != 0 && strstr(text, "int4")) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: %s.%s has a weight.dtype %s, but global_quant_config has %s: INT4 of Quark with both is not supported",
-             config_path(layer), of->t->config->section, of->layers->key, text, of->dtype);
+             "%s: %s.weight.dtype is %s, but %s.global_quant_config.weight.dtype is %s: INT4 of Quark with both is not supported: "
+             "take a checkpoint that Quark wrote with one of them",
+             config_path(layer), config_prefix(layer), text, of->t->config->section, of->dtype);
     }
     return OK;
 }

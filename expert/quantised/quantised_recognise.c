@@ -55,6 +55,59 @@ static void add_text(char *text, size_t bytes, const char *module, const char *s
     }
 }
 
+#define OTHER_DTYPE "the file is damaged, or its quantiser writes a form that is not supported"
+
+static const char *dtype_text(const struct safetensors_entry *entry) {
+    return entry->view.dtype == EXPERTD_DTYPE_NONE ? "of an unsupported dtype" : expertd_dtype_name(entry->view.dtype);
+}
+
+// A bit for each dtype.
+static uint32_t dtype_set(const enum expertd_dtype dtypes[STORED_DTYPES]) {
+    uint32_t set = 0;
+    for (size_t i = 0; i < STORED_DTYPES && dtypes[i] != EXPERTD_DTYPE_NONE; i++) {
+        set |= 1u << dtypes[i];
+    }
+    return set;
+}
+
+// "F32 or BF16". Returns text.
+static const char *dtypes_text(uint32_t set, char *text, size_t bytes) {
+    size_t used = 0;
+    for (uint32_t dtype = 0; dtype < EXPERTD_DTYPE_COUNT && used < bytes; dtype++) {
+        const char *separator = used ? " or " : "";
+        used += set >> dtype & 1 ? (size_t)snprintf(text + used, bytes - used, "%s%s", separator, expertd_dtype_name(dtype)) : 0;
+    }
+    return text;
+}
+
+// The dtypes that scales of this name may have, beside the codes that exist. Returns text.
+static const char *scale_dtypes(const struct quantised_names *names, const char *suffix, char *text, size_t bytes) {
+    uint32_t set = 0;
+    for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
+        bool beside = codes_of(names, &STORED_FORMATS[i]) && strcmp(STORED_FORMATS[i].scales, suffix) == 0;
+        set |= beside ? dtype_set(STORED_FORMATS[i].scale_dtypes) : 0;
+    }
+    return dtypes_text(set, text, bytes);
+}
+
+// Codes whose name says that they are some, "X.qweight", and whose dtype is another.
+static FALLIBLE explain_codes(const struct tensor_finder *finder, const struct quantised_names *names) {
+    const struct safetensors_entry *codes = NULL;
+    char text[128];
+    uint32_t set = 0;
+    for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
+        const struct safetensors_entry *found =
+            strcmp(STORED_FORMATS[i].codes, ".weight") == 0 ? NULL : quantised_named(names, STORED_FORMATS[i].codes);
+        codes = codes ? codes : found;
+        set |= found && found == codes ? dtype_set(STORED_FORMATS[i].codes_dtypes) : 0;
+    }
+    if (codes) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but codes of that name must be %s: " OTHER_DTYPE,
+             checkpoint_file_of(finder->checkpoint, codes), codes->name, dtype_text(codes), dtypes_text(set, text, sizeof text));
+    }
+    return OK;
+}
+
 FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *module) {
     char candidates[1024] = "", quantised[TENSOR_QUANTISED_TEXT_MAX];
     const struct safetensors_entry *codes = NULL;
@@ -77,18 +130,20 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
                  module, format->global, scales->name);
         }
         if (scales) {
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, a dtype that is not supported for the scales of %s", file,
-                 scales->name, expertd_dtype_name(scales->view.dtype), codes->name);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the scales of %s must be %s: " OTHER_DTYPE, file, scales->name,
+                 dtype_text(scales), codes->name, scale_dtypes(&names, format->scales, candidates, sizeof candidates));
         }
         add_text(candidates, sizeof candidates, module, format->scales);
     }
     if (codes) {
-        FAIL(EXPERTD_ERR_CHECKPOINT,
-             "%s: tensor %s is %s%s, but its scales are missing: expected %s (weight_scale_inv and scale mean weight_scale)",
-             checkpoint_file_of(finder->checkpoint, codes), codes->name, expertd_dtype_name(codes->view.dtype),
-             tensor_quantised_text(finder, quantised), candidates);
+        FAIL(
+            EXPERTD_ERR_CHECKPOINT,
+            "%s: tensor %s is %s%s, but its scales are missing: expected %s (weight_scale_inv and scale mean weight_scale): is the "
+            "download complete?",
+            checkpoint_file_of(finder->checkpoint, codes), codes->name, expertd_dtype_name(codes->view.dtype),
+            tensor_quantised_text(finder, quantised), candidates);
     }
-    return OK;
+    return explain_codes(finder, &names);
 }
 
 // ---- the format ----

@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/memory_cause.h"
-#include "base/thread_signals.h"
+#include "base/threads/thread_signals.h"
 #include "kernels/cpu/common/float_mode.h"
 
 #if defined(__x86_64__)

@@ -116,18 +116,19 @@ HEADERS = {
     "negative_offset": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [-1,', 1)), None),
     "offset_with_a_fraction": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.5,', 1)), None),
     "offset_in_float_notation": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.0,', 1)), None),
-    "three_offsets": (change_entry(data_offsets=[0, 1, 2]), EXPERT),
-    "no_offsets": (change_entry(data_offsets=None), EXPERT),
+    "three_offsets": (change_entry(data_offsets=[0, 1, 2]), f"{EXPERT}: data_offsets is [0, 1, 2]: expected two integers"),
+    "no_offsets": (change_entry(data_offsets=None), f"{EXPERT}: data_offsets is null: expected two integers"),
     "size_is_not_shape_times_dtype": (change_entry(shape=[47, 64]), EXPERT),
     "shape_product_overflows": (change_entry(shape=[1 << 33, 1 << 33]), EXPERT),
     "shape_bits_overflow": (change_entry(shape=[1 << 62]), EXPERT),
     "negative_dimension": (change_entry(shape=[-48, -64]), EXPERT),
-    "dimension_is_a_text": (change_entry(shape=["48", "64"]), EXPERT),
-    "shape_is_no_list": (change_entry(shape=3072), EXPERT),
+    "dimension_is_a_text": (change_entry(shape=["48", "64"]), f"{EXPERT}: shape is [\\\"48\\\", \\\"64\\\"]: expected a list"),
+    "dimension_is_a_fraction": (change_entry(shape=[48.5, 64]), f"{EXPERT}: shape is [48.5, 64]: expected a list of up to 8 integers"),
+    "shape_is_no_list": (change_entry(shape=3072), f"{EXPERT}: shape is 3072: expected a list of up to 8 integers"),
     "rank_is_absurd": (change_entry(shape=[1] * 2000), EXPERT),
     "unknown_dtype": (change_entry(dtype="BF17"), EXPERT),
-    "dtype_is_a_number": (change_entry(dtype=16), EXPERT),
-    "entry_is_a_list": (lambda header: {**header, EXPERT: [1, 2]}, EXPERT),
+    "dtype_is_a_number": (change_entry(dtype=16), f"{EXPERT}: dtype is 16: expected the name of a dtype"),
+    "entry_is_a_list": (lambda header: {**header, EXPERT: [1, 2]}, f"{EXPERT}: the entry is [1, 2]: expected an object"),
     "header_is_a_list": (lambda header: b"[]", None),
     "header_is_a_text": (lambda header: b'"header"', None),
     "header_is_empty": (lambda header: b"", None),
@@ -138,7 +139,7 @@ HEADERS = {
     "nul_in_a_name": (as_text(lambda t: t.replace("block_sparse_moe.gate", "block_sparse_moe\\u0000gate", 1)), None),
     "key_twice": (as_text(lambda t: t[:-1] + f', "{EXPERT}": ' + json.dumps({"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}) + "}"),
                   EXPERT),
-    "metadata_is_no_map_of_texts": (lambda header: {**header, "__metadata__": {"a": 1}}, None),
+    "metadata_is_no_map_of_texts": (lambda header: {**header, "__metadata__": {"a": 1}}, "__metadata__: a is 1: expected a string"),
     "deeply_nested": (deep, None),
     "name_is_absurdly_long": (lambda header: {**header, "x" * 100000: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, None),
 }
@@ -148,7 +149,7 @@ HEADERS = {
 def test_a_header_that_breaks_a_rule_is_refused(folder, name):
     change, tensor = HEADERS[name]
     rewrite_header(folder / "model.safetensors", change)
-    refused(folder, "model.safetensors", *([tensor] if tensor else []))
+    refused(folder, "model.safetensors", "download it again", *([tensor] if tensor else []))
 
 
 def header_length(length):
@@ -233,7 +234,7 @@ CONFIGS = {
     "a_list": (lambda text: "[]", None),
     "model_type_unknown": (lambda text: text.replace('"mixtral"', '"mistletoe"').replace("MixtralFor", "MistletoeFor"), "mistletoe"),
     "experts_are_wrong": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 9'), "num_local_experts 9"),
-    "experts_huge": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 4000000000'), "num_local_experts is 4000000000: expected 1 to"),
+    "experts_huge": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 4000000000'), "num_local_experts is 4000000000: expected an integer from 1 to"),
     "experts_negative": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": -8'), "num_local_experts"),
     "experts_text": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": "8"'), "num_local_experts"),
     "experts_disagree": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 8, "num_experts": 6'), "num_experts"),
@@ -245,7 +246,7 @@ CONFIGS = {
     "top_k_past_the_experts": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 9'), "num_experts_per_tok 9"),
     "experts_missing": (lambda text: text.replace('"num_local_experts": 8,', ''), "num_experts is missing"),
     "experts_by_layer": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": [8, 0]'), "num_local_experts[1] is 0"),
-    "no_layers": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 0'), "num_hidden_layers is 0: expected 1 to"),
+    "no_layers": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 0'), "num_hidden_layers is 0: expected an integer from 1 to"),
     "more_layers": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'), "num_hidden_layers 3"),
     "a_dense_layer": (lambda text: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 2, "mlp_layer_types": ["dense", "moe"]'),
                       "mlp_layer_types"),
@@ -268,10 +269,10 @@ def test_a_config_that_does_not_fit_is_refused(folder, name):
     refused(folder, *([named] if named else ["config.json"] if name in ("not_json", "empty", "a_list") else []))
 
 
-@pytest.mark.parametrize("key, value, named", (("num_experts", 0, "text_config.num_experts is 0: expected 1 to"),
+@pytest.mark.parametrize("key, value, named", (("num_experts", 0, "text_config.num_experts is 0: expected an integer from 1 to"),
                                                ("num_experts_per_tok", 100, "text_config.num_experts_per_tok 100"),
                                                ("moe_intermediate_size", "x", "text_config.moe_intermediate_size is x: expected an integer"),
-                                               ("hidden_size", None, "text_config.hidden_size is missing")))
+                                               ("hidden_size", None, "text_config.hidden_size is null")))
 def test_a_key_of_a_nested_model_is_named_with_its_path(tmp_path, key, value, named):
     folder = copy_case("qwen3_5_moe", tmp_path)
     config = json.loads((folder / "config.json").read_text())
@@ -350,9 +351,13 @@ def point(value):
 
 INDEXES = {
     "not_json": (lambda index: json.dumps(index)[:-4], None),
-    "no_weight_map": (lambda index: {"metadata": {}}, "weight_map"),
-    "weight_map_is_a_list": (lambda index: {"weight_map": []}, None),
-    "a_number": (point(3), None),
+    "no_weight_map": (lambda index: {"metadata": {}}, "weight_map is missing: expected an object"),
+    "weight_map_is_a_list": (lambda index: {"weight_map": [1, 2]}, "weight_map is [1, 2]: expected an object"),
+    "the_top_is_a_list": (lambda index: "[]", "it is []: expected an object with weight_map"),
+    "a_number": (point(3), "weight_map: model.layers.0.mlp.experts.0.down_proj.weight is 3: expected the name of a file"),
+    "a_null": (point(None), "down_proj.weight is null: expected the name of a file"),
+    "an_object": (point({"file": 1}), "is {\\\"file\\\": 1}: expected the name of a file"),
+    "a_page": (lambda index: "<!DOCTYPE html>", "it is an HTML page, not the file itself: download it again"),
     "up_and_out": (point("../model.safetensors"), "../"),
     "absolute": (point("/etc/passwd"), "/etc/passwd"),
     "a_folder_below": (point("sub/model.safetensors"), "sub/"),
@@ -398,13 +403,15 @@ def test_a_wrong_total_size_is_ignored(sharded, start_daemon):
     start_daemon(model=sharded)
 
 
-def test_too_little_address_space_is_an_error():
+@pytest.mark.parametrize("name", ("RLIMIT_AS", "RLIMIT_DATA"))
+def test_a_limit_of_the_process_on_memory_is_named_before_the_load(name):
     if SANITIZER:
         pytest.skip("the sanitizers reserve terabytes of address space")
-    done = subprocess.run([str(BIN / "expertd"), "--model", "synthetic:mixtral-8x7b,layers=1", "--listen", "127.0.0.1:0", "--http",
-                           "off"], env=clean_environment(), capture_output=True, text=True, timeout=30,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+    done = subprocess.run([str(BIN / "expertd"), "--model", "synthetic:olmoe-1b-7b,layers=3", "--listen", "127.0.0.1:0", "--http",
+                           "off"], env=clean_environment(), capture_output=True, text=True, timeout=30 * SLOW,
+                          preexec_fn=lambda: resource.setrlimit(getattr(resource, name), (3 << 29, 3 << 29)))
     assert done.returncode == 69, done.stderr
+    assert f"is available ({name} of this process; raise it with ulimit" in done.stderr, done.stderr
 
 
 def test_a_file_that_is_written_during_the_load_is_refused(tmp_path):

@@ -32,6 +32,10 @@ FOLDERS = {
     "download": (("model-00001-of-00002.safetensors.incomplete",), ("a download is under way", "finish it")),
     "diffusers": (("model_index.json",), ("model_index.json", "diffusers")),
     "onnx": (("model.onnx",), ("model.onnx", "not supported")),
+    "openvino": (("openvino_model.xml", "openvino_model.bin"), ("openvino_model.xml", "OpenVINO")),
+    "deepspeed": (("latest", "zero_to_fp32.py"), ("zero_to_fp32.py", "DeepSpeed", "--safe_serialization")),
+    "torchtitan": ((".metadata", "__0_0.distcp"), ("__0_0.distcp", "TorchTitan")),
+    "megatron": (("latest_checkpointed_iteration.txt",), ("Megatron",)),
     "empty": ((), ("is an empty folder",)),
 }
 
@@ -64,6 +68,24 @@ def test_pointers_of_git_lfs_are_named(folder):
         (folder / name).write_bytes(text)
 
 
+CONTENTS = {
+    "page": (b"<!DOCTYPE html>\n<html><body>503</body></html>", "it is an HTML page"),
+    "storage_error": (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "it is an XML document"),
+    "hub_error": (b'{"error":"Access to model x is restricted"}', "it is text, not weights"),
+    "pickle": (b"PK\3\4" + bytes(26) + b"archive/data.pkl", "it is a pickle of PyTorch"),
+    "before_gguf": (b"tjgg\3\0\0\0" + bytes(64), "llama.cpp from before GGUF"),
+    "reserved": (bytes(4096), "it begins with zeros"),
+    "xet": (b"# xet version 0\nfilesize = 5\n", "git-xet"),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_weights_that_are_another_file_say_what_it_is(folder, name):
+    content, named = CONTENTS[name]
+    (folder / "model.safetensors").write_bytes(content)
+    refused(folder, "model.safetensors", named)
+
+
 @pytest.mark.parametrize("encode", (lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n")), ids=("mark", "crlf"))
 def test_a_config_written_by_an_editor_is_served(folder, start_daemon, encode):
     file = folder / "config.json"
@@ -74,7 +96,9 @@ def test_a_config_written_by_an_editor_is_served(folder, start_daemon, encode):
 @pytest.mark.parametrize("encode, named", ((lambda text: text.decode().encode("utf-16"), "UTF-16"),
                                            (lambda text: text.decode().encode("utf-16-be"), "UTF-16"),
                                            (lambda text: text + bytes(100), "is NUL: the file is damaged"),
-                                           (lambda text: b"", "is empty"), (lambda text: b"<!DOCTYPE html>", "bad JSON in line 1")))
+                                           (lambda text: b"", "is empty"), (lambda text: b"<!DOCTYPE html>", "it is an HTML page, not the file itself"),
+                                           (lambda text: b"Entry not found", "bad JSON in line 1"),
+                                           (lambda text: b'{"error": "Access is restricted"}', "it says: Access is restricted")))
 def test_a_config_that_is_no_json_says_why(folder, encode, named):
     file = folder / "config.json"
     file.write_bytes(encode(file.read_bytes()))

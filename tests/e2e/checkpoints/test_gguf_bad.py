@@ -23,7 +23,7 @@ def changed(folder, change, spec=QWEN, kinds=Type.Q8_0):
 METADATA = {
     "no experts": (QWEN, {"expert_count": None}, "qwen3moe.expert_count is missing: the model has no experts"),
     "zero experts": (QWEN, {"expert_count": 0}, "qwen3moe.expert_count is 0: the model has no experts"),
-    "too many experts": (QWEN, {"expert_count": 1 << 20}, "qwen3moe.expert_count is 1048576: expected 1 to 4096"),
+    "too many experts": (QWEN, {"expert_count": 1 << 20}, "qwen3moe.expert_count is 1048576: expected an integer from 1 to 4096"),
     "experts as a text": (QWEN, {"expert_count": "8"}, "qwen3moe.expert_count is a text: expected a number"),
     "experts as a fraction": (QWEN, {"expert_used_count": 1.5}, "qwen3moe.expert_used_count is 1.5: expected an integer"),
     "too many chosen": (QWEN, {"expert_used_count": 9}, "experts"),

@@ -127,7 +127,11 @@ REFUSED = {
     "three_bits": ("gptq", each_of(shape(f"{GATE}.qweight", HIDDEN * 3 // 32, WIDTH), set_config(bits=3)),
                    [f"{GATE}.qweight", f"[{HIDDEN * 3 // 32}, {WIDTH}]"]),
     # dtypes
-    "scales_are_integers": ("fp8_blocks", cast(f"{GATE}.weight_scale_inv", "I64"), [f"{GATE}.weight_scale_inv", "I64"]),
+    "scales_are_integers": ("fp8_blocks", cast(f"{GATE}.weight_scale_inv", "I64"),
+                            [f"{GATE}.weight_scale_inv is I64", "must be F32 or F16 or BF16 or U8 or F8_E8M0"]),
+    "codes_are_floats": ("gptq", cast(f"{GATE}.qweight", "F32"), [f"{GATE}.qweight is F32", "codes of that name must be I32 or U32"]),
+    "packed_codes_are_wide": ("compressed_nvfp4", cast(f"{LAST}.weight_packed", "I64"),
+                              [f"{LAST}.weight_packed is I64", "codes of that name must be I32 or I8 or U8 or U32"]),
     "zero_points_are_floats": ("gptq", cast(f"{GATE}.qzeros", "F32"), [f"{GATE}.qzeros", "F32"]),
     "zero_points_of_elements_are_integers": ("compressed_int8_elements_asymmetric", cast(f"{GATE}.weight_zero_point", "I32"),
                                              [f"{GATE}.weight_zero_point is I32", "must be I8"]),

@@ -187,4 +187,4 @@ def test_quark_codes_of_two_signs_are_refused(key, of, tmp_path):
     weight = {"qscheme": "per_group", "group_size": 32}
     config = {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {"weight": weight | {"dtype": "int4"}},
               key: {of: {"weight": weight | {"dtype": "uint4"}}}}
-    refused(QuantisedCheckpoint(tmp_path / "signs", Variant("", config, quark(32))), key, "uint4", "global_quant_config has int4")
+    refused(QuantisedCheckpoint(tmp_path / "signs", Variant("", config, quark(32))), key, "uint4", "global_quant_config.weight.dtype is int4")

@@ -244,7 +244,7 @@ static void refuses_what_is_not_a_file_of_a_known_version(void **state) {
     image = begin(3, 0, 0);
     image->size = 0;
     put(image, "version https://git-lfs.github.com/spec/v1\n", 43);
-    refuse(image, "this is a Git LFS pointer");
+    refuse(image, "it is a Git LFS pointer");
 }
 
 static void refuses_false_counts(void **state) {

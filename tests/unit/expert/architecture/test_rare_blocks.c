@@ -45,7 +45,7 @@ static void clamps_of_glm5_hy_v4_and_deepseek_v4_must_be_said(void **state) {
     assert_int_equal(p.activation.clamp, EXPERTD_CLAMP_BEFORE);
     assert_int_equal(p.shared_activation.clamp, EXPERTD_CLAMP_NONE);
     refuse_params(CLAMPED("glm5_next", ""), "swiglu_limit is missing");
-    refuse_params(CLAMPED("hy_v4", ",\"swiglu_limit\":null"), "swiglu_limit is missing");
+    refuse_params(CLAMPED("hy_v4", ",\"swiglu_limit\":null"), "swiglu_limit is null");
     refuse_params(CLAMPED("hy_v4", ",\"swiglu_limit\":0"), "swiglu_limit is 0: expected a positive number");
     refuse_params("{\"model_type\":\"deepseek_v4\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"
                   "\"num_experts_per_tok\":2,\"num_hidden_layers\":2,\"num_hash_layers\":0,\"hidden_act\":\"silu\","

@@ -251,7 +251,7 @@ static void an_invalid_index_is_refused(void **state) {
         {"\"a\":\".\"", "the plain name of a file"},
         {"\"a\":\"\"", "the plain name of a file"},
         {"\"a\":\"x\\n\"", "the plain name of a file"},
-        {"\"a\":7", "expected '\"'"},
+        {"\"a\":7", "weight_map: a is 7: expected the name of a file"},
         {"\"a\":\"s\",\"a\":\"s\"", "weight_map has a twice"},
         {"", "weight_map is empty"},
         {"\"a\":\"s\"},\"weight_map\":{", "weight_map occurs twice"},
@@ -400,7 +400,7 @@ static void files_of_other_parts_may_be_missing_or_damaged(void **state) {
     assert_false(err_is(checkpoint_read(c, "")));
     assert_false(err_is(checkpoint_require(c, "b")));
     assert_int_equal(checkpoint_require(c, "d").code, EXPERTD_ERR_CHECKPOINT);
-    check_message("s3.safetensors: the header claims");
+    check_message("s3.safetensors: it is text, not weights (\"no safetensors\")");
     check_message("(by model.safetensors.index.json, the file holds tensor d)");
     assert_int_equal(checkpoint_require(c, "e").code, EXPERTD_ERR_CHECKPOINT);
     check_message("lists tensor e in shard gone.safetensors, which is not in the folder (1 of 4 shards are missing)");
@@ -459,7 +459,7 @@ static void a_single_file_counts_if_the_index_is_of_no_use(void **state) {
     assert_non_null(strstr(first_note(c), "Git LFS pointer"));
     checkpoint_close(c);
     assert_int_equal(unlink(path_of("model.safetensors")), 0);
-    refuse("model.safetensors.index.json: this is a Git LFS pointer");
+    refuse("model.safetensors.index.json: it is a Git LFS pointer");
 }
 
 static void an_index_that_begins_with_a_byte_order_mark_is_read(void **state) {

@@ -97,6 +97,79 @@ static void wrong_types_and_ranges_name_file_key_and_value(void **state) {
     config_destroy(c);
 }
 
+static void integers_have_a_range_and_lists_a_type(void **state) {
+    (void)state;
+    struct config *c = parse("{\"i\": 9, \"n\": -1, \"t\": true, \"l\": [3, 9], \"r\": 2.0, \"none\": null}");
+    const struct config_range range = {1, 8};
+    uint32_t u = 0;
+    size_t count;
+    bool found;
+    assert_refused(config_u32_in(c, KEYS("i"), 0, range, &u, &found), "FILE: i is 9: expected an integer from 1 to 8");
+    assert_refused(config_u32_in(c, KEYS("n"), 0, range, &u, &found), "n is -1: expected an integer from 1 to 8");
+    assert_refused(config_u32_in(c, KEYS("t"), 0, range, &u, &found), "t is true: expected an integer from 1 to 8");
+    assert_refused(config_u32_in(c, KEYS("l"), 1, range, &u, &found), "l[1] is 9: expected an integer from 1 to 8");
+    assert_refused(config_u32_in(c, KEYS("l"), CONFIG_WHOLE, range, &u, &found), "l is [3, 9]: expected an integer from 1 to 8");
+    assert_false(err_is(config_u32_in(c, KEYS("r"), 0, range, &u, &found)));
+    assert_int_equal(u, 2);
+    assert_false(err_is(config_list(c, "l", "numbers", &count)));
+    assert_int_equal(count, 2);
+    assert_false(err_is(config_list(c, "none", "numbers", &count)));
+    assert_int_equal(count, 0);
+    assert_refused(config_list(c, "t", "numbers", &count), "FILE: t is true: expected a list of numbers");
+    config_destroy(c);
+}
+
+static void expected_values_have_the_type_of_their_text(void **state) {
+    (void)state;
+    struct config *c = parse("{\"s\": \"silu\", \"t\": true, \"st\": \"true\", \"f\": false, \"z\": 0, \"sz\": \"0\", "
+                             "\"one\": 1.0, \"none\": null, \"l\": [1], \"n\": NaN, \"empty\": \"\"}");
+    assert_false(err_is(config_expect(c, "s", "gelu|silu")));
+    assert_false(err_is(config_expect(c, "t", "true")));
+    assert_false(err_is(config_expect(c, "f", "false")));
+    assert_false(err_is(config_expect(c, "z", "1|0")));
+    assert_false(err_is(config_expect(c, "one", "0|1")));
+    assert_false(err_is(config_expect(c, "none", "1")));
+    assert_false(err_is(config_expect(c, "absent", "1")));
+    assert_refused(config_expect(c, "s", "a|b|c"), "FILE: s is silu, which is not supported: expected a, b or c");
+    assert_refused(config_expect(c, "st", "true"), "st is \"true\", which is not supported: expected true");
+    assert_refused(config_expect(c, "f", "0"), "f is false, which is not supported: expected 0");
+    assert_refused(config_expect(c, "z", "false"), "z is 0, which");
+    assert_refused(config_expect(c, "sz", "0"), "sz is \"0\", which");
+    assert_refused(config_expect(c, "l", "1"), "l is [1], which");
+    assert_refused(config_expect(c, "n", "1"), "n is NaN, which");
+    assert_refused(config_expect(c, "empty", "silu"), "empty is \"\", which");
+    config_destroy(c);
+}
+
+static void a_value_in_the_place_of_an_object_is_named(void **state) {
+    (void)state;
+    struct config *c = parse("{\"ffn_config\": \"gelu\", \"o\": {\"p\": [1]}, \"none\": null, \"text_config\": 3}");
+    uint32_t u;
+    size_t count;
+    bool found;
+    assert_refused(config_u32(c, KEYS("ffn_config.moe_top_k"), &u, &found), "FILE: ffn_config is gelu: expected an object");
+    assert_refused(config_u32(c, KEYS("o.p.q"), &u, &found), "FILE: o.p is [1]: expected an object");
+    assert_refused(config_list(c, "o.p.q", "numbers", &count), "FILE: o.p is [1]: expected an object");
+    assert_refused(config_expect(c, "o.p.q", "1"), "FILE: o.p is [1]: expected an object");
+    assert_false(err_is(config_u32(c, KEYS("none.k"), &u, &found)));
+    assert_false(found);
+    assert_refused(config_missing(c, KEYS("k"), CONFIG_WHOLE, "a number"), "; text_config is 3: its keys are not read");
+    config_destroy(c);
+    c = parse("{\"text_config\": {\"k\": 3}}");
+    assert_refused(config_missing(c, KEYS("k"), CONFIG_WHOLE, "a number"), "; text_config.model_type is missing: its keys are not");
+    config_destroy(c);
+}
+
+static void a_long_value_is_cut_visibly(void **state) {
+    (void)state;
+    struct config *c =
+        parse("{\"a\": \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}");
+    uint32_t u;
+    bool found;
+    assert_refused(config_u32(c, KEYS("a"), &u, &found), "xxx...: expected");
+    config_destroy(c);
+}
+
 static void two_names_of_one_setting_must_agree(void **state) {
     (void)state;
     struct config *c = parse("{\"a\": 8, \"b\": 8.0, \"c\": 9, \"d\": null}");
@@ -179,10 +252,12 @@ static void bad_json_names_its_line(void **state) {
     (void)state;
     refuse_text("", "bad JSON");
     refuse_text("{\n\"a\": 1,\n}", "line 3");
-    refuse_text("[1]", "not a JSON object");
+    refuse_text("[1]", "it is not a JSON object, but [1]: expected an object");
     refuse_text("{\"a\": 1, \"a\": 1}", "duplicate");
     refuse_text("{} {}", "bad JSON");
-    refuse_text("{\"a\": 1e999}", "bad JSON");
+    refuse_text("{\"b\": 2, \"a\": 1e999}",
+                "bad JSON in line 1: real number overflow near '1e999' (after: {\"b\": 2, \"a\": 1e999)");
+    refuse_text("{\"a\": 1000000000000000000000}", "(after: {\"a\": 1000000000000000000000)");
     refuse_text("{\"a", "bad JSON");
     refuse_text("{\"a\\", "bad JSON");
     refuse_text("{\"a\": \"\xff\"}", "bad JSON");
@@ -190,19 +265,24 @@ static void bad_json_names_its_line(void **state) {
 
 static void messages_name_the_key_as_the_file_has_it(void **state) {
     (void)state;
-    struct config *c =
-        parse("{\"text_config\": {\"model_type\": \"m\", \"n_experts\": 0, \"list\": [1, \"true\"], \"none\": null}, "
-              "\"experts\": 1, \"size\": -Infinity}");
+    struct config *c = parse("{\"text_config\": {\"model_type\": \"m\", \"n_experts\": 0, \"list\": [1, \"true\"], \"none\": null, "
+                             "\"nulls\": [1, null]}, "
+                             "\"experts\": 1, \"size\": -Infinity}");
     const struct config *text = config_text(c);
     char values[64];
-    assert_refused(config_refuse(text, KEYS("experts", "n_experts"), 0, ": expected 1 to %d", 8),
+    assert_refused(config_refuse(text, KEYS("experts", "n_experts"), CONFIG_WHOLE, ": expected 1 to %d", 8),
                    "FILE: text_config.n_experts is 0: expected 1 to 8");
     assert_refused(config_refuse(text, KEYS("list"), 1, ": no"), "FILE: text_config.list[1] is \"true\": no");
+    assert_refused(config_refuse(text, KEYS("list"), CONFIG_WHOLE, ": no"), "FILE: text_config.list is [1, \"true\"]: no");
     assert_refused(config_refuse(text, KEYS("none"), 0, ": no"), "FILE: text_config.none is null: no");
     assert_refused(config_refuse(c, KEYS("absent"), 0, ": no"), "FILE: absent is missing: no");
-    assert_refused(config_missing(c, KEYS("absent", "gone", "none"), "a number"),
-                   "FILE: absent is missing (expected: a number; other names: gone, none): is this the model's own config.json?");
-    assert_refused(config_missing(text, KEYS("absent"), "a number"), "FILE: text_config.absent is missing (expected: a number)");
+    assert_refused(config_missing(c, KEYS("absent", "gone", "none"), CONFIG_WHOLE, "1 to %d", 8),
+                   "FILE: absent is missing (expected: 1 to 8; other names: gone, none): is this the model's own config.json?");
+    assert_refused(config_missing(text, KEYS("absent"), CONFIG_WHOLE, "a number"),
+                   "FILE: text_config.absent is missing (expected: a number)");
+    assert_refused(config_missing(text, KEYS("absent", "none"), CONFIG_WHOLE, "a number"),
+                   "FILE: text_config.none is null (expected: a number; other names: absent)");
+    assert_refused(config_missing(text, KEYS("absent", "nulls"), 1, "a number"), "FILE: text_config.nulls[1] is null (expected");
     const char *const *const settings[] = {KEYS("gone"), KEYS("e", "experts"), KEYS("size"), NULL};
     assert_string_equal(config_values_text(c, settings, values, sizeof values), "experts 1, size -Infinity");
     assert_string_equal(config_values_text(c, settings, values, 8), "experts");
@@ -230,7 +310,7 @@ static void a_byte_order_mark_and_carriage_returns_are_accepted(void **state) {
 static void a_file_that_is_no_json_says_what_it_is(void **state) {
     (void)state;
     struct config *c;
-    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: this is a Git LFS pointer");
+    refuse_text("version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "FILE: it is a Git LFS pointer");
     refuse_text("", "the file is empty (an unfinished download?)");
     refuse_text(" \n", "the file is empty (an unfinished download?)");
     assert_refused(config_parse("FILE", "\xff\xfe{\0}\0", 6, &c), "the file is in UTF-16");
@@ -307,8 +387,8 @@ static void a_key_that_a_layer_overrides_is_refused_when_it_is_read(void **state
     config_destroy(c);
     c = parse("{\"text_config\": {\"model_type\": \"lm\", \"k\": 8, \"l\": 8, \"per_layer_config\": {\"1\": {\"k\": 2}}},"
               "\"per_layer_config\": {\"2\": {\"l\": 2}}}");
-    assert_refused(config_u32(config_text(c), KEYS("k"), &u, &found), "FILE: text_config: per_layer_config.1");
-    assert_refused(config_u32(config_text(c), KEYS("l"), &u, &found), "FILE: text_config: per_layer_config.2");
+    assert_refused(config_u32(config_text(c), KEYS("k"), &u, &found), "FILE: per_layer_config.1 overrides text_config.k");
+    assert_refused(config_u32(config_text(c), KEYS("l"), &u, &found), "FILE: per_layer_config.2 overrides text_config.l");
     assert_false(err_is(config_u32(c, KEYS("k"), &u, &found)));
     config_destroy(c);
     config_destroy(parse("{\"per_layer_config\": null}"));
@@ -320,7 +400,7 @@ static void invalid_entries_of_per_layer_config_are_refused(void **state) {
     refuse_text("{\"per_layer_config\": {\"3a\": {}}}", "per_layer_config has a layer \"3a\": expected a layer's number");
     refuse_text("{\"per_layer_config\": {\"\": {}}}", "has a layer \"\"");
     refuse_text("{\"per_layer_config\": {\"-1\": {}}}", "has a layer \"-1\"");
-    refuse_text("{\"per_layer_config\": {\"3\": 2}}", "per_layer_config.3 is not an object");
+    refuse_text("{\"per_layer_config\": {\"3\": 2}}", "per_layer_config.3 is 2: expected an object with the keys of that layer");
     refuse_text("{\"per_layer_config\": {\"3\": {\"skip\": [\"mlp\"]}}}", "per_layer_config.3.skip is [\"mlp\"]");
     refuse_text("{\"text_config\": {\"model_type\": \"lm\", \"per_layer_config\": 3}}", "per_layer_config is 3");
 }
@@ -370,6 +450,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_found_under_any_of_their_names),
         cmocka_unit_test(wrong_types_and_ranges_name_file_key_and_value),
+        cmocka_unit_test(integers_have_a_range_and_lists_a_type),
+        cmocka_unit_test(expected_values_have_the_type_of_their_text),
+        cmocka_unit_test(a_value_in_the_place_of_an_object_is_named),
+        cmocka_unit_test(a_long_value_is_cut_visibly),
         cmocka_unit_test(two_names_of_one_setting_must_agree),
         cmocka_unit_test(lists_are_read_per_layer),
         cmocka_unit_test(dots_in_a_key_select_nested_objects),

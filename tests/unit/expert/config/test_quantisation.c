@@ -224,13 +224,13 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
     refuse(SAYS("\"quant_method\":\"gptq\",\"is_marlin_format\":true"), "is_marlin_format is true");
     refuse(SAYS("\"bits\":\"four\""), "bits is four");
     refuse(SAYS("\"group_size\":-2"), "group_size is -2");
-    refuse(SAYS("\"group_size\":NaN"), "group_size is nan");
+    refuse(SAYS("\"group_size\":NaN"), "group_size is NaN: expected a number of consecutive k, or -1 for all of K");
     refuse(SAYS("\"weight_block_size\":[128]"), "weight_block_size");
     refuse(SAYS("\"weight_block_size\":[128,0]"), "weight_block_size");
     refuse(SAYS("\"config_groups\":{\"a\":{\"weights\":{\"num_bits\":8,\"block_structure\":\"4294967297x64\"}}}"),
-           "config.json: quantization_config.config_groups.a: weights.block_structure is 4294967297x64");
+           "config.json: quantization_config.config_groups.a.weights.block_structure is 4294967297x64");
     refuse(SAYS("\"config_groups\":{\"a\\u001b\":{\"weights\":{\"num_bits\":true}}}"),
-           "config_groups.a?: weights.num_bits is true");
+           "config_groups.a?.weights.num_bits is true: expected an integer from 1 to 64");
     refuse(SAYS("\"config_groups\":{\"a\":{\"weights\":{\"group_size\":32,\"strategy\":\"channel\"}}}"),
            "weights.strategy is channel, but quantization_config.config_groups.a.weights.group_size is 32");
     refuse(SAYS("\"dynamic\":{\"+:(\":{}}"), "quantization_config.dynamic.+:(");
@@ -286,7 +286,7 @@ static void only_the_outer_section_may_have_others_beside_it(void **state) {
     assert_false(err_is(read_text("\"compression_config\":{\"bits\":2}," TEXT_SAYS(SAYS("\"bits\":2")))));
     assert_true(setting_of(UP).bits == 2 && !q.other_section);
     refuse("\"compression_config\":{\"bits\":4}," TEXT_SAYS(SAYS("\"bits\":2")),
-           "quantization_config of config.json: text_config and compression_config of config.json differ");
+           "config.json: text_config.quantization_config and compression_config differ");
 }
 
 static void what_a_file_beside_config_json_says_otherwise_is_refused(void **state) {
@@ -310,6 +310,81 @@ static void what_a_file_beside_config_json_says_otherwise_is_refused(void **stat
         quantisation_deinit(&q);
         config_destroy(file);
     }
+}
+
+// A key of the section with the objects above it, and values of other types.
+struct wrong_case {
+    const char *section, *key; // %s: the value
+    const char *values[10];
+};
+
+static const struct wrong_case WRONG[] = {
+    {"%s", "", {"7", "true", "\"abc\"", "[1]"}},
+    {"{\"quant_method\":%s}", ".quant_method", {"7", "true", "[1]", "{\"a\": 1}"}},
+    {"{\"bits\":%s}", ".bits", {"0", "-1", "2.5", "true", "\"8\"", "[4]", "NaN", "1000000000000", "{\"a\": 1}"}},
+    {"{\"num_bits\":%s}", ".num_bits", {"2.5", "-1", "\"abc\""}},
+    {"{\"w_bit\":%s}", ".w_bit", {"2.5", "-1", "\"abc\""}},
+    {"{\"group_size\":%s}", ".group_size", {"-2", "2.5", "true", "\"32\"", "[32]", "NaN", "1000000000000"}},
+    {"{\"q_group_size\":%s}", ".q_group_size", {"-2", "2.5", "true", "\"32\""}},
+    {"{\"sym\":%s}", ".sym", {"1", "\"true\"", "[1]", "0"}},
+    {"{\"zero_point\":%s}", ".zero_point", {"1", "\"true\"", "[1]", "0"}},
+    {"{\"type\":%s}", ".type", {"7", "true", "[1]", "{\"a\": 1}"}},
+    {"{\"data_type\":%s}", ".data_type", {"7", "true", "[1]"}},
+    {"{\"desc_act\":%s}", ".desc_act", {"1", "\"true\"", "[1]", "0"}},
+    {"{\"weight_block_size\":%s}", ".weight_block_size", {"128", "true", "[128]", "[0, 128]", "\"abc\"", "{\"a\": 1}"}},
+    {"{\"quant_method\":\"gptq\",\"checkpoint_format\":%s}", ".checkpoint_format", {"7", "true", "\"8\"", "[1]"}},
+    {"{\"quant_method\":\"gptq\",\"meta\":{\"static_groups\":%s}}", ".meta.static_groups", {"7", "\"true\"", "[1]"}},
+    {"{\"dynamic\":%s}", ".dynamic", {"7", "false", "\"abc\"", "[1]"}},
+    {"{\"dynamic\":{\"+:m\":%s}}", ".dynamic.+:m", {"7", "false", "\"abc\""}},
+    {"{\"dynamic\":{\"+:m\":{\"bits\":%s}}}", ".dynamic.+:m.bits", {"0", "-1", "2.5", "true"}},
+    {"{\"extra_config\":%s}", ".extra_config", {"7", "false", "\"abc\"", "[1]"}},
+    {"{\"config_groups\":%s}", ".config_groups", {"7", "false", "\"abc\"", "[1]"}},
+    {"{\"config_groups\":{\"g\":%s}}", ".config_groups.g", {"7", "false", "\"abc\""}},
+    {"{\"config_groups\":{\"g\":{\"weights\":%s}}}", ".config_groups.g.weights", {"7", "false", "\"abc\"", "[1]"}},
+    {"{\"config_groups\":{\"g\":{\"targets\":%s,\"weights\":{\"num_bits\":4}}}}",
+     ".config_groups.g.targets",
+     {"7", "\"abc\"", "true"}},
+    {"{\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":%s}}}}", ".config_groups.g.weights.num_bits", {"0", "2.5", "-1", "[4]"}},
+    {"{\"config_groups\":{\"g\":{\"weights\":{\"symmetric\":%s}}}}", ".config_groups.g.weights.symmetric", {"0", "\"abc\""}},
+    {"{\"config_groups\":{\"g\":{\"weights\":{\"actorder\":%s}}}}", ".config_groups.g.weights.actorder", {"7", "\"abc\"", "[1]"}},
+    {"{\"config_groups\":{\"g\":{\"weights\":{\"strategy\":%s}}}}", ".config_groups.g.weights.strategy", {"7", "true", "[1]"}},
+    {"{\"global_quant_config\":{\"weight\":{\"group_size\":%s}}}", ".global_quant_config.weight.group_size", {"-2", "2.5", "true"}},
+};
+
+// At the top, and in a wrapper's text model.
+static void each_key_refuses_values_of_other_types_by_its_path(void **state) {
+    (void)state;
+    static const char *const PLACES[][3] = {
+        {"{\"quantization_config\":", "}", "config.json: quantization_config"},
+        {"{\"text_config\":{\"model_type\":\"lm\",\"quantization_config\":", "}}", "config.json: text_config.quantization_config"}};
+    for (size_t i = 0; i < 2 * sizeof WRONG / sizeof *WRONG; i++) {
+        const struct wrong_case *wrong = &WRONG[i / 2];
+        const char *const *place = PLACES[i % 2], *rest = strstr(wrong->section, "%s") + 2;
+        for (size_t v = 0; v < 10 && wrong->values[v]; v++) {
+            char text[512], wanted[256];
+            const char *value = wrong->values[v];
+            bool plain = strcmp(value, "\"abc\"") == 0; // shown without quotes
+            snprintf(text, sizeof text, "%s%.*s%s%s%s", place[0], (int)(rest - 2 - wrong->section), wrong->section, value, rest,
+                     place[1]);
+            snprintf(wanted, sizeof wanted, "%s%s is %.*s", place[2], wrong->key, (int)strlen(value) - 2 * plain, value + plain);
+            config_destroy(config);
+            assert_false(err_is(config_parse("config.json", text, strlen(text), &config)));
+            if (quantisation_read(config, NULL, &q).code != EXPERTD_ERR_CHECKPOINT) {
+                fail_msg("%s is accepted", text);
+            }
+            if (!strstr(expertd_err_message(), wanted) || !strstr(expertd_err_message(), "expected")) {
+                fail_msg("\"%s\" does not say \"%s\" and what is expected", expertd_err_message(), wanted);
+            }
+        }
+    }
+}
+
+static void sections_of_foreign_quantisers_are_not_read(void **state) {
+    (void)state;
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"exl2\",\"bits\":4.25"))));
+    assert_string_equal(q.foreign, "EXL2");
+    assert_false(err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":4"))));
+    assert_null(q.foreign);
 }
 
 static bool leaves_out(const char *list, const char *module) {
@@ -353,6 +428,8 @@ int main(void) {
         cmocka_unit_test_teardown(the_kind_of_the_codes_is_that_of_the_method_or_of_an_override, end),
         cmocka_unit_test_teardown(only_the_outer_section_may_have_others_beside_it, end),
         cmocka_unit_test_teardown(what_a_file_beside_config_json_says_otherwise_is_refused, end),
+        cmocka_unit_test_teardown(each_key_refuses_values_of_other_types_by_its_path, end),
+        cmocka_unit_test_teardown(sections_of_foreign_quantisers_are_not_read, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

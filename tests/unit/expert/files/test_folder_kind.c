@@ -78,8 +78,39 @@ static const struct kind_case CASES[] = {
     {"rank0.engine", "it is an engine that was built for one kind of GPU", FOLDER_OTHER_FORMAT},
     {"model_index.json", "it is a diffusers pipeline", FOLDER_OTHER_FORMAT},
     {"pytorch_model-00001-of-00002.bin", "pickled PyTorch weights are not supported: convert", FOLDER_OTHER_FORMAT},
-    {"model.onnx", "weights of this framework are not supported", FOLDER_OTHER_FORMAT},
-    {"tf_model.h5", "weights of this framework are not supported", FOLDER_OTHER_FORMAT},
+    {"model.onnx", "it is an ONNX model, which is not supported: use the model's safetensors", FOLDER_OTHER_FORMAT},
+    {"onnx/model_q4.onnx", "it is an ONNX model", FOLDER_OTHER_FORMAT},
+    {"model.onnx_data", "it is an ONNX model", FOLDER_OTHER_FORMAT},
+    {"tf_model.h5", "it is a model of Keras or TensorFlow", FOLDER_OTHER_FORMAT},
+    {"model.ckpt-500.index", "it is a checkpoint of TensorFlow or PyTorch Lightning", FOLDER_OTHER_FORMAT},
+    {"variables.data-00000-of-00001", "it is a checkpoint of TensorFlow", FOLDER_OTHER_FORMAT},
+    {"flax_model.msgpack", "it is a model of Flax", FOLDER_OTHER_FORMAT},
+    {"_CHECKPOINT_METADATA", "it is an Orbax checkpoint of JAX", FOLDER_OTHER_FORMAT},
+    {"ocdbt.process_0/d", "it is an Orbax checkpoint of JAX", FOLDER_OTHER_FORMAT},
+    {"openvino_model.xml", "it is a model converted for OpenVINO, which is not supported: use the checkpoint", FOLDER_OTHER_FORMAT},
+    {"openvino_language_model.bin", "it is a model converted for OpenVINO", FOLDER_OTHER_FORMAT},
+    {"rank0.safetensors", "it is a model converted for TensorRT-LLM", FOLDER_OTHER_FORMAT},
+    {"model-rank-0-part-0.safetensors", "it is a model converted for vLLM (sharded_state)", FOLDER_OTHER_FORMAT},
+    {"mlc-chat-config.json", "it is a model converted for MLC-LLM", FOLDER_OTHER_FORMAT},
+    {"shared_vocabulary.json", "it is a model converted for CTranslate2", FOLDER_OTHER_FORMAT},
+    {"model.tensors", "it is a model converted for tensorizer", FOLDER_OTHER_FORMAT},
+    {"zero_to_fp32.py", "it is a training checkpoint of DeepSpeed: convert it with `python zero_to_fp32.py", FOLDER_OTHER_FORMAT},
+    {"global_step500/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "it is a training checkpoint of DeepSpeed",
+     FOLDER_OTHER_FORMAT},
+    {"mp_rank_00_model_states.pt", "it is a training checkpoint of DeepSpeed", FOLDER_OTHER_FORMAT},
+    {"latest_checkpointed_iteration.txt", "it is a training checkpoint of Megatron or NeMo", FOLDER_OTHER_FORMAT},
+    {"iter_0000500/mp_rank_00/model_optim_rng.pt", "it is a training checkpoint of Megatron or NeMo", FOLDER_OTHER_FORMAT},
+    {"model.nemo", "it is a training checkpoint of Megatron or NeMo", FOLDER_OTHER_FORMAT},
+    {"__0_0.distcp", "it is a distributed checkpoint of PyTorch (FSDP, TorchTitan)", FOLDER_OTHER_FORMAT},
+    {".metadata", "it is a distributed checkpoint of PyTorch", FOLDER_OTHER_FORMAT},
+    {"pytorch_model_fsdp_0/__0_0.distcp", "it is a distributed checkpoint of PyTorch", FOLDER_OTHER_FORMAT},
+    {"model.gguf.part1of2", "it is one piece of a file that was cut: join the pieces with cat", FOLDER_OTHER_FORMAT},
+    {"model.gguf-split-a", "it is one piece of a file that was cut", FOLDER_OTHER_FORMAT},
+    {"model.gguf.part", "a download is under way or was interrupted", FOLDER_DOWNLOAD},
+    {"manifests/registry.ollama.ai/library/x/latest", "it is Ollama's store of models: name one model's file in blobs",
+     FOLDER_OTHER_FORMAT},
+    {"model.llamafile", "it is a llamafile, a program with a GGUF model in it", FOLDER_OTHER_FORMAT},
+    {"model.safetensors.zst", "archives are not read", FOLDER_OTHER_FORMAT},
     {"train-00000-of-00001.parquet", "it is a data set", FOLDER_OTHER_FORMAT},
     {"model.tar.gz", "archives are not read", FOLDER_OTHER_FORMAT},
     {"tokenizer.json", "it holds a tokenizer, but no model", FOLDER_PARTS},
@@ -94,15 +125,63 @@ static void the_kind_is_told_with_and_without_a_config(void **state) {
         folder_kind_find(folder, &found);
         assert_int_equal(found.kind, CASES[i].kind);
         refuse(folder, CASES[i].message);
-        const char *name = strrchr(CASES[i].file, '/') ? strrchr(CASES[i].file, '/') + 1 : CASES[i].file;
+        const char *name = found.name; // the file, or the folder that holds it
+        assert_non_null(strstr(CASES[i].file, name));
         assert_non_null(strstr(expertd_err_message(), name));
         assert_non_null(strstr(expertd_err_message(), "has no config.json"));
         builder_write_text(folder, "config.json", "{}");
         refuse(folder, CASES[i].message);
         assert_non_null(strstr(expertd_err_message(), name));
-        unlink(path_of("config.json"));
-        unlink(path_of(CASES[i].file));
+        end(NULL);
+        mkdir(folder, 0700);
     }
+}
+
+// Names that say nothing, or something else, and the beginning of the file.
+static const struct {
+    const char *name;
+    const char *bytes;
+    size_t length;
+    const char *message;
+} CONTENTS[] = {
+    {"ggml-model-q4_0.bin", "tjgg\3\0\0\0", 8, "it is a file of llama.cpp from before GGUF (2023): convert the original"},
+    {"weights", "lmgg\0\0\0\0", 8, "it is a file of llama.cpp from before GGUF (2023)"},
+    {"model.bin", "fmgg\1\0\0\0", 8, "it is a file of llama.cpp from before GGUF (2023)"},
+    {"lora.bin", "algg\1\0\0\0", 8, "it is a LoRA adapter of llama.cpp"},
+    {"model.safetensors", "<!DOCTYPE html><html>", 21, "it is an HTML page, not the file itself: download it again"},
+    {"weights.safetensors", "\n <HTML>\n", 9, "it is an HTML page"},
+    {"model.safetensors", "<?xml version='1.0'?><Error>", 28, "it is an XML document, such as an error of a storage service"},
+    {"model-00001-of-00001.safetensors", "version https://git-lfs.github.com/spec/v1\n", 43, "it is a Git LFS pointer"},
+    {"model.safetensors", "# xet version 0\nfilesize = 5\n", 30, "it is a pointer of git-xet"},
+    {"weights", "PK\3\4..........................archive/data.pkl", 46, "it is a pickle of PyTorch"},
+    {"model.safetensors", "PK\3\4..........", 14, "it is a zip archive: unpack it"},
+    {"model.safetensors", "\x1f\x8b\x08\0\0\0\0\0", 8, "it is compressed (gzip): unpack it"},
+    {"model.dat", "\x89HDF\r\n\x1a\n", 8, "it is an HDF5 file"},
+    {"tokenizer.bin", "\x93NUMPY\1\0", 8, "it is an array of NumPy"},
+};
+
+static void write_bytes(const char *name, const char *bytes, size_t length) {
+    FILE *file = fopen(path_of(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, length, file), length);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void the_content_says_more_than_the_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof CONTENTS / sizeof *CONTENTS; i++) {
+        write_bytes(CONTENTS[i].name, CONTENTS[i].bytes, CONTENTS[i].length);
+        refuse(folder, CONTENTS[i].message);
+        assert_non_null(strstr(expertd_err_message(), CONTENTS[i].name));
+        refuse(path_of(CONTENTS[i].name), CONTENTS[i].message); // the file alone
+        builder_write_text(folder, "config.json", "{}");
+        refuse(folder, CONTENTS[i].message);
+        assert_non_null(strstr(expertd_err_message(), CONTENTS[i].name));
+        unlink(path_of("config.json"));
+        unlink(path_of(CONTENTS[i].name));
+    }
+    builder_write_text(folder, "index.html", "<html>"); // a page beside a model is one
+    refuse(folder, "has no config.json: it is not a checkpoint, or the download is incomplete");
 }
 
 static void a_model_beside_other_files_is_opened(void **state) {
@@ -233,6 +312,7 @@ static void an_unfinished_download_in_the_cache_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_kind_is_told_with_and_without_a_config),
+        TEST(the_content_says_more_than_the_name),
         TEST(a_model_beside_other_files_is_opened),
         TEST(only_files_of_pytorch_count_as_pickled),
         TEST(a_gguf_model_counts_before_its_projector),

@@ -161,7 +161,7 @@ static void a_long_prefix_is_refused(void **state) {
 static void absurd_numbers_of_layers_and_experts_allocate_nothing(void **state) {
     (void)state;
     add_qwen3_layer("model.layers.99999999999999999999");
-    refuse(QWEN3("4000000000"), "expected 1 to 4096");
+    refuse(QWEN3("4000000000"), "expected an integer from 1 to 4096");
     refuse(QWEN3("4096"), "no layer holds experts");
 }
 

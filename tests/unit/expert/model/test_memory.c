@@ -69,6 +69,29 @@ static void without_control_groups_the_machine_limits(void **state) {
     assert_int_equal(limit.bytes, 3000 * 1024);
 }
 
+static void limits_of_the_process_apply(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/meminfo", "MemAvailable: 3000 kB\n");
+    write_file("proc/self/limits", "Limit                     Soft Limit           Hard Limit           Units     \n"
+                                   "Max data size             unlimited            unlimited            bytes     \n"
+                                   "Max address space         2048000              unlimited            bytes     \n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 2048000); // without the status file nothing is known to be in use
+    write_file("proc/self/status", "Name:\tx\nVmPeak:\t    1900 kB\nVmSize:\t    1500 kB\nVmData:\t     400 kB\n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 2048000 - 1500 * 1024);
+    assert_string_equal(limit.what, "RLIMIT_AS of this process; raise it with ulimit -v or LimitAS");
+    write_file("proc/self/limits", "Max data size             500000               unlimited            bytes     \n"
+                                   "Max address space         unlimited            unlimited            bytes     \n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 500000 - 400 * 1024);
+    assert_string_equal(limit.what, "RLIMIT_DATA of this process; raise it with ulimit -d or LimitDATA");
+    write_file("proc/self/limits", "Max data size             4000                 unlimited            bytes     \n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 0); // already over the limit
+}
+
 static void page_cache_of_a_group_counts_as_free(void **state) {
     (void)state;
     struct memory_limit limit;
@@ -174,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_any_file_there_is_no_limit),
         cmocka_unit_test_setup_teardown(without_control_groups_the_machine_limits, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(limits_of_the_process_apply, make_root, remove_root),
         cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_parent_groups_limit_applies, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_version_1_limit_too, make_root, remove_root),

@@ -1,4 +1,4 @@
-#include "base/thread_signals.h"
+#include "base/threads/thread_signals.h"
 
 #include <stddef.h>
 

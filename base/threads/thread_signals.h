@@ -1,8 +1,8 @@
 // The signal mask of threads that the libraries create. These threads block signals that are sent to the process, so that another
 // thread handles them: the daemon's loop, or a thread of a program that links the kernels. They do not block the signals of faults
 // (SIGSEGV, SIGBUS, ...): a fault whose signal is blocked kills the process without calling the handler.
-#ifndef EXPERTD_BASE_THREAD_SIGNALS_H
-#define EXPERTD_BASE_THREAD_SIGNALS_H
+#ifndef EXPERTD_BASE_THREADS_THREAD_SIGNALS_H
+#define EXPERTD_BASE_THREADS_THREAD_SIGNALS_H
 
 #include <signal.h>
 
