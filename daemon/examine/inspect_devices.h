@@ -5,7 +5,7 @@
 
 #include "daemon/config/options.h"
 #include "daemon/process/loading.h"
-#include "expert/model/model_inspect.h"
+#include "expert/loader/model_inspect.h"
 
 struct inspected_devices {
     const struct expertd_devices *devices; // borrowed; NULL: a start computes on the CPU, and nothing else is set

@@ -3,7 +3,7 @@
 #define EXPERTD_DAEMON_EXAMINE_INSPECT_PRINT_H
 
 #include "daemon/examine/inspect_devices.h"
-#include "expert/model/model_inspect.h"
+#include "expert/loader/model_inspect.h"
 
 // Layers that are equal and consecutive are one row.
 FALLIBLE inspect_print_table(const struct inspection *inspection, const struct inspected_devices *devices);

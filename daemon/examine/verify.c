@@ -12,9 +12,9 @@
 #include "daemon/examine/digest_file.h"
 #include "daemon/log/log.h"
 #include "daemon/process/loading.h"
+#include "expert/loader/model_audit.h"
+#include "expert/loader/model_load.h"
 #include "expert/model/memory.h"
-#include "expert/model/model_audit.h"
-#include "expert/model/model_load.h"
 #include "expert/supply/supply.h"
 
 enum { EXIT_UNSOUND = 65 };

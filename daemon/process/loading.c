@@ -11,8 +11,8 @@
 #include "daemon/process/notify.h"
 #include "daemon/process/schedules.h"
 #include "expert/engine/engine.h"
+#include "expert/loader/model_load.h"
 #include "expert/model/memory.h"
-#include "expert/model/model_load.h"
 #include "expertd/kernels/kernel_select.h"
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };

@@ -15,7 +15,7 @@
 #include "expert/device/device_weights.h"
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
-#include "expert/model/model_options.h"
+#include "expert/loader/model_options.h"
 #include "expertd/kernels/devices.h"
 
 struct loaded {

@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "expert/device/device_experts.h"
-#include "expert/model/model_options.h"
+#include "expert/loader/model_options.h"
 
 // Experts of different shapes cannot share an array of slots, so each rank has slots for each shape.
 struct device_layer {

@@ -1,5 +1,5 @@
 // The names of the formats in which a layer's experts are stored, for Describe, the status page and messages. Private to
-// expert/model/.
+// expert/.
 #ifndef EXPERTD_EXPERT_MODEL_LAYER_FORMATS_H
 #define EXPERTD_EXPERT_MODEL_LAYER_FORMATS_H
 

@@ -1,5 +1,5 @@
 // The shapes of a layer's expert blocks, computed from the formats of its tensors. Experts whose matrices have the same formats
-// share one shape. Widened and plain matrices have the compute dtype, whatever dtype they are stored in. Private to expert/model/.
+// share one shape. Widened and plain matrices have the compute dtype, whatever dtype they are stored in. Private to expert/.
 #ifndef EXPERTD_EXPERT_MODEL_LAYER_SHAPES_H
 #define EXPERTD_EXPERT_MODEL_LAYER_SHAPES_H
 

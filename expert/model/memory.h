@@ -16,8 +16,9 @@ struct memory_limit {
 };
 
 // The minimum of MemAvailable; of RLIMIT_AS and RLIMIT_DATA minus what the process has; and, for its control group and each of its
-// parents, of memory.max (version 1: memory.limit_in_bytes) minus the memory in use that cannot be reclaimed. A file that is missing, has no number, or is not
-// readable for lack of permission sets no limit. EXPERTD_ERR_NOMEM names a file that cannot be read for another reason.
+// parents, of memory.max (version 1: memory.limit_in_bytes) minus the memory in use that cannot be reclaimed. A file that is
+// missing, has no number, or is not readable for lack of permission sets no limit. EXPERTD_ERR_NOMEM names a file that cannot be
+// read for another reason.
 FALLIBLE memory_available(struct memory_limit *out);
 
 // The same with `root` before every path; for tests.

@@ -170,7 +170,8 @@ static err_t no_span(const struct take *t, const struct quantisation_setting *se
     char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[512];
     const struct safetensors_entry *s = t->scales;
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s: one of the two is wrong",
+                      "%s: tensor %s is %s, which does not fit the scales of weights [%llu, %llu] as %s; config.json says %s: one "
+                      "of the two is wrong",
                       take_file(t, s), s->name, expertd_tensor_shape_text(s->view.shape, s->view.rank, found),
                       (unsigned long long)t->module->n, (unsigned long long)t->module->k, t->format->name,
                       span_text(setting, text, sizeof text));

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "expert/checkpoint/checkpoint.h"
-#include "expert/model/loader.h"
-#include "expert/model/loader_tensors.h"
+#include "expert/loader/loader.h"
+#include "expert/loader/loader_tensors.h"
 
 struct expert_store {
     struct model_options options;

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "expert/loader/model_options.h"
 #include "expert/model/model.h"
-#include "expert/model/model_options.h"
 
 struct expert_store;
 

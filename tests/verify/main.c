@@ -10,7 +10,7 @@
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
 #include "client/c/client.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expertd/kernels/kernel_select.h"
 #include "tests/verify/report.h"
 #include "tests/verify/shared.h"

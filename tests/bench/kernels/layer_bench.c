@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/synthetic/synthetic.h"
 #include "tests/bench/kernels/measure/device_rig.h"
 #include "tests/bench/kernels/measure/plain_read.h"

@@ -15,7 +15,7 @@
 #include "base/mapped.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/quantised/ggml_blocks.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"

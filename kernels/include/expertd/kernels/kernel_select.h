@@ -29,9 +29,9 @@ EXPERTD_FALLIBLE expertd_kernel_select_arithmetic(const char *arithmetic);
 // The selected backend's name: "avx2", "scalar", ... Selects "auto" where nothing is selected yet. Never NULL. Any thread.
 const char *expertd_kernel_selected_name(void);
 
-// The first backend that "auto" or "portable" rejected because it differs from its scalar twin, which points to an emulator or a defective CPU;
-// a slower backend is then in use. *differs: the operation that differed ("bf16 sum", ...). NULL, *differs too: none was rejected.
-// Any thread.
+// The first backend that "auto" or "portable" rejected because it differs from its scalar twin, which points to an emulator or a
+// defective CPU; a slower backend is then in use. *differs: the operation that differed ("bf16 sum", ...). NULL, *differs too: none
+// was rejected. Any thread.
 const char *expertd_kernel_passed_over(const char **differs);
 
 // The name under which tuned schedules of f32, bf16 and quantised products are stored: the narrowest instruction set that has the

@@ -14,8 +14,8 @@
 #include "daemon/admin/mover.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
+#include "expert/loader/model_load.h"
 #include "expert/model/memory.h"
-#include "expert/model/model_load.h"
 
 enum { RANKS = 3, TOKENS = 16, HIDDEN_MAX = 1024, STEPS_MAX = 64 };
 

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "daemon/request/worker.h"
 #include "expert/engine/engine.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 
 enum { TOKENS = 5, TOP_K = 2, BATCH_TOKENS = 16, HIDDEN_MAX = 1024 };
 

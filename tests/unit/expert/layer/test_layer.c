@@ -18,7 +18,7 @@
 #include "base/safetensors.h"
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 
 static const char *const CASES[] = {"mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe",
                                     "deepseek_v3", "gpt_oss",           "llama4"};

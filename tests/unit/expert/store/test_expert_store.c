@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/store/expert_store.h"
 #include "expert/store/holdings.h"
 

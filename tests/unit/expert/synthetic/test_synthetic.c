@@ -14,7 +14,7 @@
 #include "expert/architecture/architecture.h"
 #include "expert/architecture/architecture_layers.h"
 #include "expert/config/config.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/synthetic/synthetic.h"
 #include "expert/synthetic/synthetic_fill.h"
 #include "expert/synthetic/synthetic_quantised.h"

@@ -1,7 +1,7 @@
 // What a model holds and what it would take to serve it, from the headers of its files: no weight is read. A refusal is part of the
 // result, with everything that was recognised before it.
-#ifndef EXPERTD_EXPERT_MODEL_MODEL_INSPECT_H
-#define EXPERTD_EXPERT_MODEL_MODEL_INSPECT_H
+#ifndef EXPERTD_EXPERT_LOADER_MODEL_INSPECT_H
+#define EXPERTD_EXPERT_LOADER_MODEL_INSPECT_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -10,9 +10,9 @@
 
 #include "base/err.h"
 #include "expert/checkpoint/checkpoint_notes.h"
+#include "expert/loader/model_options.h"
 #include "expert/model/memory.h"
 #include "expert/model/model.h"
-#include "expert/model/model_options.h"
 
 struct inspected_layer {
     uint32_t layer;

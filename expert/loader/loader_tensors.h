@@ -1,14 +1,14 @@
 // Reads the tensors of one expert, or those that every token uses, from the supply, digests them, and packs them where they belong.
 // Private to expert/.
-#ifndef EXPERTD_EXPERT_MODEL_LOADER_TENSORS_H
-#define EXPERTD_EXPERT_MODEL_LOADER_TENSORS_H
+#ifndef EXPERTD_EXPERT_LOADER_LOADER_TENSORS_H
+#define EXPERTD_EXPERT_LOADER_LOADER_TENSORS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include "expert/checkpoint/digest.h"
+#include "expert/loader/model_options.h"
 #include "expert/model/model.h"
-#include "expert/model/model_options.h"
 #include "expert/supply/supply.h"
 
 struct loader_digests;

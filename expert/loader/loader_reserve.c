@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/loader/loader.h"
+#include "expert/loader/loader_tensors.h"
 #include "expert/model/layer_formats.h"
 #include "expert/model/layer_shapes.h"
-#include "expert/model/loader.h"
-#include "expert/model/loader_tensors.h"
 #include "expert/model/memory.h"
 
 struct reservation {

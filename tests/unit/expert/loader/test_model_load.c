@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/safetensors.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "tests/tools/checkpoint_writer.h"
 
 static const char *const GOLDEN_CASES[] = {

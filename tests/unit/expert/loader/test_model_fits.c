@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 
 static void load_tiny(struct model *out) {
     struct model_options options = {.model = "synthetic:tiny", .compute_dtype = EXPERTD_DTYPE_BF16, .ranks = 1};

@@ -1,10 +1,10 @@
-#include "expert/model/loader_tensors.h"
+#include "expert/loader/loader_tensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "expert/model/model_audit.h"
+#include "expert/loader/model_audit.h"
 
 static void widen_vector(const struct vector_source *s, size_t count, float *out) {
     const char *data = s->data;

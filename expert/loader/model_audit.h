@@ -1,8 +1,8 @@
 // Looks for values that no sound checkpoint has, while a model is loaded: NaN, infinities, magnitudes that no trained weight has,
 // scales that no quantiser writes; and for values that are rare in sound checkpoints. The daemon serves them as stored; --verify
 // names them.
-#ifndef EXPERTD_EXPERT_MODEL_MODEL_AUDIT_H
-#define EXPERTD_EXPERT_MODEL_MODEL_AUDIT_H
+#ifndef EXPERTD_EXPERT_LOADER_MODEL_AUDIT_H
+#define EXPERTD_EXPERT_LOADER_MODEL_AUDIT_H
 
 #include <stdbool.h>
 #include <stddef.h>

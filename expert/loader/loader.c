@@ -1,9 +1,9 @@
-#include "expert/model/loader.h"
+#include "expert/loader/loader.h"
 
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/model/loader_tensors.h"
+#include "expert/loader/loader_tensors.h"
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "expert/checkpoint/digest.h"
-#include "expert/model/loader.h"
+#include "expert/loader/loader.h"
 
 static const char WEIGHTS_FORMAT[] = "expertd weights 1";
 

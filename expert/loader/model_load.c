@@ -1,4 +1,4 @@
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/printable.h"
 #include "expert/checkpoint/checkpoint.h"
 #include "expert/files/hub.h"
-#include "expert/model/loader.h"
+#include "expert/loader/loader.h"
 #include "expert/model/widened.h"
 #include "expert/quantised/quantise.h"
 #include "expert/supply/checkpoint_supply.h"

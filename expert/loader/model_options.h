@@ -1,6 +1,6 @@
 // What to load, and how.
-#ifndef EXPERTD_EXPERT_MODEL_MODEL_OPTIONS_H
-#define EXPERTD_EXPERT_MODEL_MODEL_OPTIONS_H
+#ifndef EXPERTD_EXPERT_LOADER_MODEL_OPTIONS_H
+#define EXPERTD_EXPERT_LOADER_MODEL_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

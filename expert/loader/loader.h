@@ -2,16 +2,16 @@
 // pack reads every tensor from the supply, digests and packs it, experts in parallel; identify computes the weights_ids and the
 // model's digest. The calling thread owns `model` throughout; the team's threads write disjoint parts of it.
 // Private to expert/.
-#ifndef EXPERTD_EXPERT_MODEL_LOADER_H
-#define EXPERTD_EXPERT_MODEL_LOADER_H
+#ifndef EXPERTD_EXPERT_LOADER_LOADER_H
+#define EXPERTD_EXPERT_LOADER_LOADER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
+#include "expert/loader/model_options.h"
 #include "expert/model/memory.h"
 #include "expert/model/model.h"
-#include "expert/model/model_options.h"
 #include "expert/supply/supply.h"
 
 // Digests of a layer that are needed for its weights_id only. Owned by the caller.

@@ -1,4 +1,4 @@
-#include "expert/model/model_inspect.h"
+#include "expert/loader/model_inspect.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "expert/config/config.h"
 #include "expert/files/hub.h"
 #include "expert/layout/layer_finder.h"
-#include "expert/model/loader.h"
+#include "expert/loader/loader.h"
 #include "expert/synthetic/synthetic.h"
 
 // Bounds the work on a refused checkpoint: each layer is examined by itself, and looks at every name.

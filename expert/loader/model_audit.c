@@ -1,4 +1,4 @@
-#include "expert/model/model_audit.h"
+#include "expert/loader/model_audit.h"
 
 #include <math.h>
 #include <pthread.h>
