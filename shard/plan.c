@@ -1,5 +1,6 @@
 #include "shard/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -48,18 +49,63 @@ static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_e
     return OK;
 }
 
-// Computes the number of rows of each slot. An expert's rows are assigned to its holders in turn, so the first holders may get one
-// more.
-static void size_slots(struct plan *plan) {
+// ---- live holders
+
+static bool is_live(const bool *live, uint32_t rank) {
+    return !live || live[rank];
+}
+
+// The index of the first live holder at or behind `at`, or the end of the expert's holders.
+static uint32_t skip_dead(const struct placement *placement, const bool *live, uint32_t at, uint32_t end) {
+    while (at < end && !is_live(live, placement->holders[at])) {
+        at++;
+    }
+    return at;
+}
+
+static uint32_t count_live(const struct placement *placement, const bool *live, uint32_t expert) {
+    uint32_t count = 0;
+    for (uint32_t i = placement->holder_first[expert]; i < placement->holder_first[expert + 1]; i++) {
+        count += is_live(live, placement->holders[i]);
+    }
+    return count;
+}
+
+static FALLIBLE refuse_lost(const struct placement *placement, uint32_t expert) {
+    enum { NAMED_MAX = 8 };
+    uint32_t first = placement->holder_first[expert], holders = placement->holder_first[expert + 1] - first;
+    char text[NAMED_MAX * 12 + 24] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < holders && i < NAMED_MAX; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", i == 0 ? "" : ", ", placement->holders[first + i]);
+    }
+    if (holders > NAMED_MAX) {
+        snprintf(text + used, sizeof text - used, " and %u more", holders - NAMED_MAX);
+    }
+    FAIL(EXPERTD_ERR_SHARD_LOST,
+         "expert %u is only on shard%s %s, which %s lost; it is computed again when one of its shards is back", expert,
+         holders == 1 ? "" : "s", text, holders == 1 ? "is" : "are");
+}
+
+// Computes the number of rows of each slot. An expert's rows are assigned to its live holders in turn, so the first of them may get
+// one more.
+static FALLIBLE size_slots(struct plan *plan, const bool *live) {
     const struct placement *placement = plan->placement;
     for (uint32_t e = 0; e < placement->num_experts; e++) {
-        uint32_t first = placement->holder_first[e], holders = placement->holder_first[e + 1] - first;
-        uint32_t each = plan->expert_rows[e] / holders, more = plan->expert_rows[e] % holders;
-        for (uint32_t h = 0; h < holders; h++) {
-            plan->group_sizes[placement->holder_slots[first + h]] = (int32_t)(each + (h < more));
+        uint32_t first = placement->holder_first[e], end = placement->holder_first[e + 1];
+        uint32_t holders = live ? count_live(placement, live, e) : end - first, taken = 0;
+        if (holders == 0 && plan->expert_rows[e] > 0) {
+            return refuse_lost(placement, e);
         }
-        plan->next_holder[e] = first;
+        uint32_t each = holders > 0 ? plan->expert_rows[e] / holders : 0, more = holders > 0 ? plan->expert_rows[e] % holders : 0;
+        for (uint32_t h = first; h < end; h++) {
+            bool takes = is_live(live, placement->holders[h]);
+            plan->group_sizes[placement->holder_slots[h]] = takes ? (int32_t)(each + (taken < more)) : 0;
+            taken += takes;
+        }
+        plan->next_holder[e] = skip_dead(placement, live, first, end);
     }
+    return OK;
 }
 
 // Replaces each slot's size in group_sizes by its first row. place_rows restores the sizes.
@@ -78,22 +124,24 @@ static void first_rows(struct plan *plan) {
     plan->rows = row;
 }
 
-// The slot that gets the expert's next row; advances to the next holder.
-static uint32_t next_slot(struct plan *plan, uint32_t expert) {
+// The slot that gets the expert's next row; advances to the next live holder. The expert has one.
+static uint32_t next_slot(struct plan *plan, const bool *live, uint32_t expert) {
     const struct placement *placement = plan->placement;
-    uint32_t at = plan->next_holder[expert];
-    plan->next_holder[expert] = at + 1 < placement->holder_first[expert + 1] ? at + 1 : placement->holder_first[expert];
+    uint32_t at = plan->next_holder[expert], end = placement->holder_first[expert + 1];
+    uint32_t next = skip_dead(placement, live, at + 1, end);
+    plan->next_holder[expert] = next < end ? next : skip_dead(placement, live, placement->holder_first[expert], end);
     return placement->holder_slots[at];
 }
 
-static void place_rows(struct plan *plan, const int32_t *ids) {
+static void place_rows(struct plan *plan, const struct plan_batch *batch) {
+    const int32_t *ids = batch->ids;
     for (size_t i = 0; i < plan->tokens * plan->top_k; i++) {
         int32_t id = ids[i];
         plan->choice_row[i] = PLAN_NO_ROW;
         if (id < 0 || (uint32_t)id >= plan->placement->num_experts) {
             continue;
         }
-        uint32_t row = (uint32_t)plan->group_sizes[next_slot(plan, (uint32_t)id)]++;
+        uint32_t row = (uint32_t)plan->group_sizes[next_slot(plan, batch->live, (uint32_t)id)]++;
         plan->choice_row[i] = row;
         plan->row_choice[row] = (uint32_t)i;
         plan->row_token[row] = (uint32_t)(i / plan->top_k);
@@ -107,15 +155,14 @@ static void place_rows(struct plan *plan, const int32_t *ids) {
     }
 }
 
-FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
-                   uint32_t num_zero_experts) {
-    plan->placement = placement;
-    plan->tokens = tokens;
-    plan->top_k = top_k;
-    TRY(count_rows(plan, ids, placement->num_experts, num_zero_experts));
-    size_slots(plan);
+FALLIBLE plan_make(struct plan *plan, const struct plan_batch *batch) {
+    plan->placement = batch->placement;
+    plan->tokens = batch->tokens;
+    plan->top_k = batch->top_k;
+    TRY(count_rows(plan, batch->ids, batch->placement->num_experts, batch->num_zero_experts));
+    TRY(size_slots(plan, batch->live));
     first_rows(plan);
-    place_rows(plan, ids);
+    place_rows(plan, batch);
     return OK;
 }
 

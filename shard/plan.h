@@ -1,9 +1,10 @@
 // The plan of a batch: from its choices and a placement to each rank's rows, grouped by expert. A pure function, so that tests need
-// only arrays. If an expert has n holders, its i-th row in order of (token, choice) goes to holder i mod n; a rank's rows of one
-// expert keep that order.
+// only arrays. If n live ranks hold an expert, its i-th row in order of (token, choice) goes to the (i mod n)-th of them; a rank's
+// rows of one expert keep that order.
 #ifndef EXPERTD_SHARD_PLAN_H
 #define EXPERTD_SHARD_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,15 @@ struct plan {
     uint32_t *next_holder;             // [E] scratch: the holder of the expert's next row
 };
 
+// The choices of a batch, and the ranks that may compute them. All pointers are borrowed; the plan keeps the placement.
+struct plan_batch {
+    const struct placement *placement;
+    const bool *live;          // [R] ranks that take rows; NULL: all
+    const int32_t *ids;        // [T, K]
+    size_t tokens, top_k;      // T, K
+    uint32_t num_zero_experts; // identity experts
+};
+
 // One rank's rows, grouped by its experts.
 struct plan_rank {
     const int32_t *group_sizes; // [num_actual_groups] of this rank's experts, ascending
@@ -39,10 +49,10 @@ size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uin
 // Places the plan's arrays in `memory` (plan_bytes, 64-byte aligned, owned by the caller).
 void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
 
-// Computes the plan for ids [T, K]. A negative id is no expert; ids in [E, E + num_zero_experts) are identity experts, which no
-// rank computes. EXPERTD_ERR_EXPERT_OUT_OF_RANGE: the message names the first other id with its token and choice.
-FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
-                   uint32_t num_zero_experts);
+// Computes the plan. A negative id is no expert; ids in [E, E + num_zero_experts) are identity experts, which no rank computes.
+// EXPERTD_ERR_EXPERT_OUT_OF_RANGE: the message names the first other id with its token and choice.
+// EXPERTD_ERR_SHARD_LOST: no live rank holds an expert of the batch. The message names the expert and the ranks that hold it.
+FALLIBLE plan_make(struct plan *plan, const struct plan_batch *batch);
 
 struct plan_rank plan_for_rank(const struct plan *plan, uint32_t rank);
 

@@ -19,7 +19,12 @@ static FALLIBLE route(struct batch *b) {
 }
 
 static FALLIBLE plan(struct batch *b) {
-    return plan_make(&b->engine->plan, b->shards->placement, b->ids, b->tokens, b->top_k, b->layer->params.num_zero_experts);
+    struct plan_batch batch = {.placement = b->shards->placement,
+                               .ids = b->ids,
+                               .tokens = b->tokens,
+                               .top_k = b->top_k,
+                               .num_zero_experts = b->layer->params.num_zero_experts};
+    return plan_make(&b->engine->plan, &batch);
 }
 
 static FALLIBLE project(struct batch *b) {

@@ -104,7 +104,8 @@ static size_t work_rank(struct front *f, uint32_t rank) {
 
 static struct exchange_batch next_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k,
                                         bool expanded) {
-    assert_false(err_is(plan_make(&f->plan, placement, f->ids, tokens, top_k, 0)));
+    struct plan_batch choices = {.placement = placement, .ids = f->ids, .tokens = tokens, .top_k = top_k};
+    assert_false(err_is(plan_make(&f->plan, &choices)));
     for (size_t i = 0; i < TOKENS * CHOICES; i++) {
         for (uint32_t c = 0; c < HIDDEN_STRIDE; c++) {
             f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c + f->batches) : -1e30f; // the padding between rows must not be used

@@ -44,7 +44,7 @@ static void ranks_share_the_fronts_memory(void **state) {
     assert_false(err_is(exchange_create_inproc(&options, &exchange)));
     assert_false(err_is(placement_contiguous(2, 2, 1, &placement)));
     plan_init(&plan, memory, 4, 1, 2, 2);
-    assert_false(err_is(plan_make(&plan, placement, ids, 4, 1, 0)));
+    assert_false(err_is(plan_make(&plan, &(struct plan_batch){.placement = placement, .ids = ids, .tokens = 4, .top_k = 1})));
     struct exchange_batch batch = {.epoch = 1, .batch = 1, .plan = &plan, .hidden = hidden, .hidden_stride = sizeof hidden[0]};
     assert_false(err_is(exchange_dispatch(exchange, &batch, sizeof hidden[0])));
     assert_false(err_is(exchange_inbox(exchange, 1, &work)));
