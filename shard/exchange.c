@@ -17,11 +17,15 @@ FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batc
     exchange->epochs[batch->layer] = batch->epoch;
     exchange->batch = *batch;
     exchange->row_bytes = row_bytes;
+    if (exchange->batch.width_bytes == 0) {
+        exchange->batch.width_bytes = row_bytes;
+    }
+    INVARIANT(exchange->batch.width_bytes <= row_bytes);
     return exchange->engine->dispatch(exchange);
 }
 
 FALLIBLE exchange_inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out) {
-    INVARIANT(rank < exchange->options.ranks);
+    INVARIANT(rank < exchange->local_ranks);
     return exchange->engine->inbox(exchange, rank, out);
 }
 
@@ -31,6 +35,18 @@ FALLIBLE exchange_collect(struct exchange *exchange) {
 
 FALLIBLE exchange_wait(struct exchange *exchange) {
     return exchange->engine->wait ? exchange->engine->wait(exchange) : OK;
+}
+
+uint32_t exchange_local_ranks(const struct exchange *exchange) {
+    return exchange->local_ranks;
+}
+
+const bool *exchange_live(struct exchange *exchange, unsigned attempt) {
+    return exchange->engine->live ? exchange->engine->live(exchange, attempt) : NULL;
+}
+
+bool exchange_may_plan_again(const struct exchange *exchange) {
+    return exchange->engine->may_plan_again && exchange->engine->may_plan_again(exchange);
 }
 
 FALLIBLE exchange_alive(struct exchange *exchange) {

@@ -1,6 +1,7 @@
 #include "tests/unit/shard/exchange_conformance.h"
 
 #include <setjmp.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/unit/shard/random_placement.h"
@@ -51,6 +52,9 @@ static void front_init(struct front *f, const struct exchange_subject *subject) 
 
 static void front_deinit(struct front *f) {
     exchange_destroy(f->exchange);
+    if (f->subject->destroyed) {
+        f->subject->destroyed();
+    }
     free(f->memory);
     f->subject->front_free ? f->subject->front_free(f->front_hidden) : free(f->front_hidden);
     f->subject->front_free ? f->subject->front_free(f->front_row_token) : free(f->front_row_token);
@@ -64,8 +68,7 @@ static void read_memory(const struct front *f, uint32_t rank, void *to, const vo
     f->subject->read ? f->subject->read(rank, to, from, bytes) : (void)memcpy(to, from, bytes);
 }
 
-// The result of an expert for element x: distinct for each expert and column, the same on every holder.
-static float answer(uint32_t expert, float x, uint32_t column) {
+float conformance_answer(uint32_t expert, float x, uint32_t column) {
     return x * 64 + (float)(expert * WIDTH + column);
 }
 
@@ -77,7 +80,7 @@ static void answer_row(const struct front *f, uint32_t rank, const struct exchan
     }
     read_memory(f, rank, x, (const char *)work->hidden + at * work->hidden_stride, sizeof x);
     for (uint32_t c = 0; c < WIDTH; c++) {
-        result[c] = answer(expert, x[c], c);
+        result[c] = conformance_answer(expert, x[c], c);
     }
     write_memory(f, rank, (char *)work->results + row * work->results_stride, result, sizeof result);
 }
@@ -102,10 +105,14 @@ static size_t work_rank(struct front *f, uint32_t rank) {
     return row;
 }
 
-static struct exchange_batch next_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k,
-                                        bool expanded) {
-    struct plan_batch choices = {.placement = placement, .ids = f->ids, .tokens = tokens, .top_k = top_k};
-    assert_false(err_is(plan_make(&f->plan, &choices)));
+// Plans the batch `f->ids` for the live ranks. attempt: as in exchange_live.
+static err_t plan(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, unsigned attempt) {
+    struct plan_batch choices = {
+        .placement = placement, .live = exchange_live(f->exchange, attempt), .ids = f->ids, .tokens = tokens, .top_k = top_k};
+    return plan_make(&f->plan, &choices);
+}
+
+static struct exchange_batch planned_batch(struct front *f, bool expanded) {
     for (size_t i = 0; i < TOKENS * CHOICES; i++) {
         for (uint32_t c = 0; c < HIDDEN_STRIDE; c++) {
             f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c + f->batches) : -1e30f; // the padding between rows must not be used
@@ -114,7 +121,7 @@ static struct exchange_batch next_batch(struct front *f, const struct placement 
     write_memory(f, CONFORMANCE_FRONT, f->front_hidden, f->hidden, sizeof f->hidden);
     write_memory(f, CONFORMANCE_FRONT, f->front_row_token, f->plan.row_token, f->plan.rows * sizeof *f->front_row_token);
     return (struct exchange_batch){
-        .epoch = placement->epoch,
+        .epoch = f->plan.placement->epoch,
         .batch = ++f->batches,
         .plan = &f->plan,
         .hidden = f->front_hidden,
@@ -122,6 +129,12 @@ static struct exchange_batch next_batch(struct front *f, const struct placement 
         .row_token = f->front_row_token,
         .expanded = expanded,
     };
+}
+
+static struct exchange_batch next_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k,
+                                        bool expanded) {
+    assert_false(err_is(plan(f, placement, tokens, top_k, 0)));
+    return planned_batch(f, expanded);
 }
 
 static void check_results(const struct front *f, size_t choices, size_t top_k, bool expanded) {
@@ -134,21 +147,29 @@ static void check_results(const struct front *f, size_t choices, size_t top_k, b
         const float *x = f->hidden[expanded ? row : i / top_k];
         read_memory(f, CONFORMANCE_FRONT, result, exchange_result(f->exchange, row), sizeof result);
         for (uint32_t c = 0; c < WIDTH; c++) {
-            assert_true(result[c] == answer((uint32_t)f->ids[i], x[c], c));
+            assert_true(result[c] == conformance_answer((uint32_t)f->ids[i], x[c], c));
         }
     }
+}
+
+static void work_local_ranks(struct front *f) {
+    size_t rows = 0;
+    uint32_t local = exchange_local_ranks(f->exchange);
+    for (uint32_t r = 0; r < local; r++) {
+        rows += work_rank(f, r);
+    }
+    assert_int_equal(rows, f->plan.rank_rows[local]);
 }
 
 // Runs one batch from the plan to its results. expanded: one hidden row for each row of the plan.
 static void run_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, bool expanded) {
     struct exchange_batch batch = next_batch(f, placement, tokens, top_k, expanded);
     assert_false(err_is(exchange_dispatch(f->exchange, &batch, ROW_BYTES)));
-    size_t rows = 0;
-    for (uint32_t r = 0; r < RANKS; r++) {
-        rows += work_rank(f, r);
+    work_local_ranks(f);
+    err_t e = exchange_collect(f->exchange);
+    if (err_is(e)) {
+        fail_msg("%s", expertd_err_message());
     }
-    assert_int_equal(rows, f->plan.rows);
-    assert_false(err_is(exchange_collect(f->exchange)));
     assert_false(err_is(exchange_wait(f->exchange)));
     check_results(f, tokens * top_k, top_k, expanded);
 }
@@ -202,7 +223,7 @@ static enum expertd_err_code dispatch(struct front *f, const struct placement *p
     batch.layer = layer;
     batch.epoch = epoch;
     enum expertd_err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
-    if (code == EXPERTD_ERR_OK) { // no rank computes, so the results are undefined
+    if (code == EXPERTD_ERR_OK) { // no local rank computes, so the results are undefined
         assert_false(err_is(exchange_collect(f->exchange)));
         assert_false(err_is(exchange_wait(f->exchange)));
     }
@@ -230,7 +251,7 @@ void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
 
 enum { STAGES = 2 }; // a batch's groups of transfers: dispatch and collect
 
-// Runs a batch in which every rank has rows, without the ranks' work between dispatch and collect.
+// Runs a batch in which every rank has rows, without the local ranks' work between dispatch and collect.
 static enum expertd_err_code run_without_work(struct front *f, const struct placement *placement) {
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
     err_t e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
@@ -238,9 +259,25 @@ static enum expertd_err_code run_without_work(struct front *f, const struct plac
     return (err_is(e) ? e : exchange_wait(f->exchange)).code;
 }
 
+// Each expert is on two ranks if a rank that has failed stays away (subject->restore), else on one.
+static struct placement *place_on_all(const struct exchange_subject *subject) {
+    uint32_t first[EXPERTS + 1] = {0}, holders[2 * EXPERTS];
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        holders[first[e]] = e % RANKS;
+        first[e + 1] = first[e] + 1;
+        if (subject->restore) {
+            holders[first[e + 1]++] = (e + 1 + e / RANKS) % RANKS;
+        }
+    }
+    struct placement *placement;
+    struct placement_table table = {EXPERTS, RANKS, first, holders};
+    assert_false(err_is(placement_from_table(&table, 1, &placement)));
+    return placement;
+}
+
 static void init_with_work_for_all(struct front *f, const struct exchange_subject *subject, struct placement **placement) {
     front_init(f, subject);
-    assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, placement)));
+    *placement = place_on_all(subject);
     for (size_t i = 0; i < TOKENS; i++) {
         f->ids[i] = (int32_t)(i % EXPERTS);
     }
@@ -252,13 +289,17 @@ static void survive(const struct exchange_subject *subject, enum conformance_fau
     struct exchange_state state;
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
-        subject->plant(fault, stage * RANKS / 2); // a group of that stage, of any rank
+        subject->plant(fault, subject->restore ? 0 : stage * RANKS / 2); // a group of that stage, of any rank
         assert_int_equal(run_without_work(&f, placement), EXPERTD_ERR_SHARD_LOST);
         exchange_settle(f.exchange);
         run_batch(&f, placement, TOKENS, 1, false);
         exchange_state(f.exchange, &state);
-        assert_int_equal(state.rebuilds, stage + 1);
+        assert_int_equal(subject->restore ? state.links_lost : state.rebuilds, stage + 1);
+        assert_int_equal(state.links_down, subject->restore != NULL);
         assert_false(state.lost);
+        if (subject->restore) {
+            subject->restore();
+        }
     }
     placement_destroy(placement);
     front_deinit(&f);
@@ -278,12 +319,116 @@ void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subje
     struct exchange_state state;
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
-        subject->plant(RANK_IS_LATE, stage * RANKS / 2);
+        subject->plant(RANK_IS_LATE, subject->restore ? 0 : stage * RANKS / 2);
         assert_int_equal(run_without_work(&f, placement), EXPERTD_ERR_OK);
         run_batch(&f, placement, TOKENS, 1, false);
     }
     exchange_state(f.exchange, &state);
     assert_int_equal(state.rebuilds, 0);
+    assert_int_equal(state.links_lost, 0);
+    placement_destroy(placement);
+    front_deinit(&f);
+}
+
+// ---- planned again
+
+enum { ATTEMPTS_MAX = 16 };
+
+// Runs a batch as layer_forward does: plans again while ranks fail. Returns the last error; *attempts is the number of plans.
+static err_t run_and_plan_again(struct front *f, const struct placement *placement, bool expanded, unsigned *attempts) {
+    for (*attempts = 1;; ++*attempts) {
+        err_t e = plan(f, placement, TOKENS, CHOICES, *attempts - 1);
+        if (err_is(e)) {
+            return e;
+        }
+        struct exchange_batch batch = planned_batch(f, expanded);
+        e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
+        if (!err_is(e)) {
+            work_local_ranks(f);
+            e = exchange_collect(f->exchange);
+        }
+        if (!err_is(e)) {
+            check_results(f, TOKENS * CHOICES, CHOICES, expanded);
+            return OK;
+        }
+        assert_int_equal(e.code, EXPERTD_ERR_SHARD_LOST);
+        exchange_settle(f->exchange);
+        assert_true(exchange_may_plan_again(f->exchange) && *attempts < ATTEMPTS_MAX);
+    }
+}
+
+static void choose_at_random(struct front *f, uint64_t *random) {
+    for (size_t i = 0; i < TOKENS * CHOICES; i++) {
+        f->ids[i] = (int32_t)(next_random(random) % (EXPERTS + 1)) - 1;
+    }
+}
+
+void exchange_plans_again_without_a_rank_that_fails(const struct exchange_subject *subject, enum conformance_fault fault) {
+    struct front f;
+    struct exchange_state state;
+    uint64_t random = 5 + fault;
+    front_init(&f, subject);
+    struct placement *placement = place_on_all(subject);
+    unsigned again = 0;
+    bool waits = fault == RANK_STOPS || fault == RANK_WRONG_BATCH; // for the timeout
+    for (unsigned after = 0; after < 6; after += waits ? 3 : 1) {
+        unsigned attempts;
+        choose_at_random(&f, &random);
+        subject->plant(fault, after);
+        err_t e = run_and_plan_again(&f, placement, after % 2, &attempts);
+        if (err_is(e)) {
+            fail_msg("%s", expertd_err_message());
+        }
+        assert_in_range(attempts, 1, 2);
+        again += attempts - 1;
+        subject->restore();
+    }
+    exchange_state(f.exchange, &state);
+    assert_int_equal(state.plans_repeated, again);
+    assert_int_equal(state.links_down, 0);
+    if (fault == RANK_IS_LATE) {
+        assert_int_equal(again, 0);
+    } else if (fault != RANK_ANSWERS_TWICE) { // whose second answer may come after the batch
+        assert_true(again > 0);
+    }
+    placement_destroy(placement);
+    front_deinit(&f);
+}
+
+static bool names_an_expert_without_a_live_rank(struct front *f, const struct placement *placement) {
+    const bool *live = exchange_live(f->exchange, 1);
+    unsigned named = EXPERTS;
+    sscanf(expertd_err_message(), "expert %u is only on", &named);
+    bool lost = named < EXPERTS;
+    for (uint32_t i = lost ? placement->holder_first[named] : 0; lost && i < placement->holder_first[named + 1]; i++) {
+        lost = !live[placement->holders[i]];
+    }
+    return lost;
+}
+
+void exchange_gives_results_or_names_an_expert(const struct exchange_subject *subject) {
+    struct front f;
+    uint64_t random = 99;
+    front_init(&f, subject);
+    struct placement *placement = place_on_all(subject);
+    unsigned right = 0, lost = 0;
+    for (unsigned round = 0; round < 150; round++) {
+        unsigned attempts;
+        choose_at_random(&f, &random);
+        for (uint64_t faults = next_random(&random) % 3; faults > 0; faults--) {
+            enum conformance_fault fault = next_random(&random) % RANK_FAULTS;
+            // a rank that stops, or answers to another batch, is waited for
+            subject->plant(fault == RANK_STOPS || fault == RANK_WRONG_BATCH ? RANK_DIES : fault, next_random(&random) % 8);
+        }
+        err_t e = run_and_plan_again(&f, placement, round % 2, &attempts);
+        assert_true(!err_is(e) || (e.code == EXPERTD_ERR_SHARD_LOST && names_an_expert_without_a_live_rank(&f, placement)));
+        right += !err_is(e);
+        lost += err_is(e);
+        if (next_random(&random) % 4 == 0) {
+            subject->restore();
+        }
+    }
+    assert_true(right > 50 && lost > 5);
     placement_destroy(placement);
     front_deinit(&f);
 }
