@@ -42,11 +42,8 @@ struct exchange_work {
     size_t results_stride;
 };
 
-struct exchange_state {
-    // ---- over NCCL
-    uint64_t rebuilds; // communicators created after one was aborted
-    bool lost;         // a rank has failed for good: every batch fails with EXPERTD_ERR_SHARD_LOST
-    // ---- with remote ranks
+// Numbers since creation, except links_down.
+struct exchange_remote_state {
     uint32_t links_down;      // remote ranks whose link has no connection
     uint64_t links_lost;      // connections that ended, or did not answer in time, while a batch waited for their rows
     uint64_t plans_repeated;  // batches that were planned again after a rank had failed
@@ -55,6 +52,12 @@ struct exchange_state {
     uint64_t answers_refused; // answers that no correct peer sends
     uint64_t bytes_sent;      // of hidden rows to remote ranks
     uint64_t bytes_received;  // of result rows from them
+};
+
+struct exchange_state {
+    uint64_t rebuilds; // communicators created after one was aborted
+    bool lost;         // a rank has failed for good: every batch fails with EXPERTD_ERR_SHARD_LOST
+    struct exchange_remote_state remote;
 };
 
 #endif

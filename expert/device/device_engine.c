@@ -12,8 +12,6 @@
 #include "expert/device/device_weights.h"
 #include "shard/exchange.h"
 
-// A GPU computes a batch within milliseconds; a simulated device computes it inside the call.
-#define EXCHANGE_TIMEOUT_NS ((int64_t)10 * NS_PER_S)
 #define JOIN_TIMEOUT_NS ((int64_t)60 * NS_PER_S) // NCCL's bootstrap takes seconds, more on a machine with many GPUs
 
 static FALLIBLE reserve_scratch(struct device_engine *d, uint32_t device) {
@@ -141,7 +139,7 @@ static FALLIBLE reserve(struct engine *engine, const struct engine_options *opti
     struct exchange_options exchange = layer_exchange_options(engine->model, &engine->limits, sizes);
     struct exchange_over_nccl over = {
         .devices = options->devices,
-        .timeout_ns = options->exchange_timeout_ns ? options->exchange_timeout_ns : EXCHANGE_TIMEOUT_NS,
+        .timeout_ns = engine_exchange_timeout_ns(options),
         .join_timeout_ns = JOIN_TIMEOUT_NS,
     };
     TRY(reserve_on_devices(engine->device));

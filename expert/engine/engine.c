@@ -21,6 +21,8 @@ static struct engine engine_of(const struct engine_options *options) {
         .team = options->team,
         .devices = options->devices,
         .shared_memory = options->shared_memory,
+        .links = options->links,
+        .local_ranks = options->local_ranks,
         .backend = backend,
         .stages = backend->stages,
     };
@@ -121,7 +123,9 @@ uint64_t engine_scratch_bytes(const struct engine *engine) {
                                      .limits = engine->limits,
                                      .team = engine->team,
                                      .node_teams = engine->host ? engine->host->node_teams : NULL,
-                                     .devices = engine->devices};
+                                     .devices = engine->devices,
+                                     .links = engine->links,
+                                     .local_ranks = engine->local_ranks};
     return engine_scratch_needed(&options);
 }
 
@@ -160,7 +164,7 @@ void engine_move_finish(struct engine *engine, const struct model_layer *layer) 
 void engine_exchange_state(const struct engine *engine, struct engine_exchange *out) {
     struct exchange_state state;
     exchange_state(engine->exchange, &state);
-    *out = (struct engine_exchange){.rebuilds = state.rebuilds, .lost = state.lost};
+    *out = (struct engine_exchange){.rebuilds = state.rebuilds, .lost = state.lost, .remote = state.remote};
 }
 
 uint64_t engine_device_bytes(const struct engine *engine) {

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "expert/layer/engine_options.h"
 #include "expert/model/model.h"
+#include "shard/exchange_types.h"
 
 struct engine;
 
@@ -36,10 +37,11 @@ void engine_move_free_slots(const struct engine *engine, const struct model_laye
 FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to);
 void engine_move_finish(struct engine *engine, const struct model_layer *layer); // frees the slots of experts that moved away
 
-// The state of the exchange between devices; all zero on the host. Any thread.
+// The state of the exchange between devices, or with remote ranks; all zero without both. Any thread.
 struct engine_exchange {
     uint64_t rebuilds; // communicators created to replace an abandoned one, each after an EXPERTD_ERR_SHARD_LOST
     bool lost;         // a device has failed for good: every further batch is EXPERTD_ERR_SHARD_LOST
+    struct exchange_remote_state remote;
 };
 void engine_exchange_state(const struct engine *engine, struct engine_exchange *out);
 

@@ -64,7 +64,9 @@ static void lay_out(struct scratch_layout *layout, struct engine *engine, const 
 static uint64_t other_bytes(const struct engine_options *options, const struct layer_sizes *sizes) {
     struct ffn_sizes ffn = ffn_sizes_of(options->model, &options->limits, sizes);
     uint64_t nodes = options->node_teams ? node_teams_count(options->node_teams) : 0;
-    uint64_t exchange = options->limits.max_choices * sizes->expert_row_bytes;
+    struct exchange_options remote = layer_exchange_options(options->model, &options->limits, sizes);
+    uint64_t exchange =
+        options->limits.max_choices * sizes->expert_row_bytes + (options->links ? exchange_remote_bytes(&remote) : 0);
     return nodes * ffn_scratch_bytes(&ffn) + exchange;
 }
 
@@ -94,12 +96,21 @@ static FALLIBLE reserve_nodes(struct host_engine *host, const struct ffn_sizes *
     return OK;
 }
 
+static FALLIBLE create_exchange(struct engine *engine, const struct engine_options *options, const struct layer_sizes *sizes) {
+    struct exchange_options exchange = layer_exchange_options(engine->model, &engine->limits, sizes);
+    struct exchange_over_remote over = {.links = options->links,
+                                        .local_ranks = options->local_ranks,
+                                        .timeout_ns = engine_exchange_timeout_ns(options),
+                                        .piece_bytes = options->remote_piece_bytes};
+    return options->links ? exchange_create_remote(&exchange, &over, &engine->exchange)
+                          : exchange_create_inproc(&exchange, &engine->exchange);
+}
+
 static FALLIBLE reserve(struct engine *engine, const struct engine_options *options, const struct layer_sizes *sizes) {
     struct ffn_sizes ffn = ffn_sizes_of(engine->model, &engine->limits, sizes);
-    struct exchange_options exchange = layer_exchange_options(engine->model, &engine->limits, sizes);
     err_t e = options->node_teams ? reserve_nodes(engine->host, &ffn) : OK;
     if (!err_is(e)) {
-        e = exchange_create_inproc(&exchange, &engine->exchange);
+        e = create_exchange(engine, options, sizes);
     }
     return err_is(e) ? err_context(e, ENGINE_SCRATCH_CONTEXT, options->limits.max_tokens) : OK;
 }

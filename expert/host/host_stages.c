@@ -94,10 +94,10 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank, struct ffn_scratch 
     return ffn_forward(&args, scratch, team);
 }
 
-// Computes all ranks of one of `nodes` memory nodes, one after another.
+// Computes all local ranks of one of `nodes` memory nodes, one after another.
 static FALLIBLE node_experts(struct batch *b, uint32_t node, uint32_t nodes, struct ffn_scratch *scratch,
                              struct expertd_team *team) {
-    uint32_t ranks = b->shards->placement->ranks;
+    uint32_t ranks = exchange_local_ranks(b->engine->exchange);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         if (topology_node_of_rank(nodes, ranks, rank) == node) {
             TRY_IN(rank_experts(b, rank, scratch, team), "shard %u", rank);

@@ -1,11 +1,24 @@
 #include "expert/layer/batch.h"
 
+#include "base/clock.h"
 #include "expert/layer/layer_piece.h"
 #include "expertd/kernels/normalise.h"
 #include "kernels/rows/convert.h"
 
 // Below this number of values, one thread is faster than waking the team.
 enum { TEAM_VALUES_MIN = 1 << 16 };
+
+int64_t batch_deadline(const struct batch *b) {
+    int64_t latest_ns = 0;
+    for (size_t r = 0; r < b->count; r++) {
+        int64_t deadline_ns = b->requests[r].deadline_ns;
+        if (deadline_ns == 0 || deadline_ns == CLOCK_NEVER) {
+            return 0;
+        }
+        latest_ns = deadline_ns > latest_ns ? deadline_ns : latest_ns;
+    }
+    return latest_ns;
+}
 
 size_t batch_expert_stride(const struct batch *b) {
     return arena_rounded(expert_row_size(&b->layer->params) * batch_element_bytes(b));

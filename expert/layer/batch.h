@@ -20,6 +20,7 @@ struct batch {
     // Both arrays lie in engine->message.
     int32_t *ids;                 // [tokens, top_k]
     float *weights;               // [tokens, top_k] directly after the ids
+    bool has_shared_rows;         // the shared experts have been computed
     bool routed_on_host;          // the host has routed some requests: ids and weights must be sent to the first device
     uint64_t gate_up_ns, down_ns; // time of the routed experts' products, on the slowest memory node
 };
@@ -47,6 +48,9 @@ static inline size_t batch_tokens(const struct layer_request *requests, size_t c
 static inline size_t batch_first_token(const struct batch *b, size_t request) {
     return batch_tokens(b->requests, request);
 }
+
+// The time after which no request of the batch needs its output; 0: none.
+int64_t batch_deadline(const struct batch *b);
 
 // Stride in bytes of the rows that experts read and write.
 size_t batch_expert_stride(const struct batch *b);

@@ -38,9 +38,11 @@ struct engine {
     struct expertd_team *team;
     const struct engine_backend *backend; // chosen by engine_create
     const struct layer_stages *stages;    // the backend's
+    const struct remote_links *links;     // engine_options
+    uint32_t local_ranks;
     struct exchange *exchange;
     struct arena arena;
-    uint64_t batches;                        // the number of the latest batch, for the exchange
+    uint64_t batches;                        // the number of the latest batch, for the exchange; each plan of a batch has its own
     struct batch_input inputs[BATCH_INPUTS]; // the second one is used only if batches overlap
     struct layer_pass *passes;               // [BATCH_INPUTS]
     unsigned next_pass;

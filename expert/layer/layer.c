@@ -18,13 +18,15 @@ static FALLIBLE route(struct batch *b) {
     return stages_of(b)->route(b);
 }
 
-static FALLIBLE plan(struct batch *b) {
+static FALLIBLE plan(struct batch *b, unsigned attempt) {
     struct plan_batch batch = {.placement = b->shards->placement,
+                               .live = exchange_live(b->engine->exchange, attempt),
                                .ids = b->ids,
                                .tokens = b->tokens,
                                .top_k = b->top_k,
                                .num_zero_experts = b->layer->params.num_zero_experts};
-    return plan_make(&b->engine->plan, &batch);
+    TRY_IN(plan_make(&b->engine->plan, &batch), "layer %u", b->layer->params.layer);
+    return OK;
 }
 
 static FALLIBLE project(struct batch *b) {
@@ -39,6 +41,8 @@ static FALLIBLE dispatch(struct batch *b) {
         .batch = ++engine->batches,
         .plan = &engine->plan,
         .hidden_stride = batch_expert_stride(b),
+        .width_bytes = expert_row_size(&b->layer->params) * batch_element_bytes(b),
+        .deadline_ns = batch_deadline(b),
         .expanded = b->layer->params.weights_on_input,
     };
     TRY(stages_of(b)->dispatch(b, &out));
@@ -49,8 +53,11 @@ static FALLIBLE experts(struct batch *b) {
     return stages_of(b)->experts(b);
 }
 
+// Once per batch, also if its rows are exchanged again.
 static FALLIBLE shared_experts(struct batch *b) {
-    return b->shared_count > 0 ? stages_of(b)->shared_experts(b) : OK;
+    bool again = b->has_shared_rows;
+    b->has_shared_rows = true;
+    return b->shared_count > 0 && !again ? stages_of(b)->shared_experts(b) : OK;
 }
 
 static FALLIBLE collect(struct batch *b) {
@@ -76,28 +83,52 @@ static err_t in_stage(err_t e, const char *stage) {
     return err_is(e) ? err_context(e, "%s", stage) : e;
 }
 
-// Runs the stages from the converted rows to each token's weighted sum. On devices, copies of the outputs may still be running on
-// return.
+// How often a batch may be planned again. Each time at least one rank has failed, so a batch ends even if ranks come and go.
+enum { PLANS_AGAIN_MAX = 16 };
+
+// From the plan to the collected result rows. The shared experts are computed while other processes compute.
+static err_t exchange_rows(struct layer_pass *pass, unsigned attempt) {
+    struct batch *b = &pass->b;
+    struct layer_timings *spent = &pass->spent;
+    TRY(in_stage(plan(b, attempt), "plan"));
+    spent->parts.plan += lap(&pass->clock_ns);
+    TRY(in_stage(dispatch(b), "dispatch"));
+    spent->exchange += lap(&pass->clock_ns);
+    TRY(in_stage(experts(b), "experts"));
+    spent->compute += lap(&pass->clock_ns);
+    TRY(in_stage(shared_experts(b), "shared experts"));
+    uint64_t shared_ns = lap(&pass->clock_ns);
+    spent->parts.shared += shared_ns;
+    spent->compute += shared_ns;
+    TRY(in_stage(collect(b), "collect"));
+    spent->exchange += lap(&pass->clock_ns);
+    return OK;
+}
+
+// True if a rank has failed, and the batch may be computed by others: it has not ended, and is still needed.
+static bool may_plan_again(const struct batch *b, err_t e, unsigned attempt) {
+    int64_t deadline_ns = batch_deadline(b);
+    return e.code == EXPERTD_ERR_SHARD_LOST && attempt < PLANS_AGAIN_MAX && exchange_may_plan_again(b->engine->exchange) &&
+           (deadline_ns == 0 || clock_now_ns() < deadline_ns);
+}
+
+// Runs the stages from the converted rows to each token's weighted sum. If a rank fails, its rows are planned again for other
+// ranks. On devices, copies of the outputs may still be running on return.
 static err_t compute(struct layer_pass *pass) {
     struct batch *b = &pass->b;
     struct layer_timings *spent = &pass->spent;
     struct layer_parts *parts = &spent->parts;
     TRY(in_stage(route(b), "route"));
     parts->router = lap(&pass->clock_ns);
-    TRY(in_stage(plan(b), "plan"));
-    parts->plan = lap(&pass->clock_ns);
-    spent->route = parts->input + parts->router + parts->plan;
     TRY(in_stage(project(b), "project"));
     spent->compute = lap(&pass->clock_ns);
-    TRY(in_stage(dispatch(b), "dispatch"));
-    spent->exchange = lap(&pass->clock_ns);
-    TRY(in_stage(experts(b), "experts"));
-    spent->compute += lap(&pass->clock_ns);
-    TRY(in_stage(shared_experts(b), "shared experts"));
-    parts->shared = lap(&pass->clock_ns);
-    spent->compute += parts->shared;
-    TRY(in_stage(collect(b), "collect"));
-    spent->exchange += lap(&pass->clock_ns);
+    err_t e = exchange_rows(pass, 0);
+    while (may_plan_again(b, e, spent->plans_repeated)) {
+        exchange_settle(b->engine->exchange);
+        e = exchange_rows(pass, ++spent->plans_repeated);
+    }
+    spent->route = parts->input + parts->router + parts->plan;
+    TRY(e);
     TRY(in_stage(combine(b), "combine"));
     spent->combine = lap(&pass->clock_ns);
     parts->gate_up = b->gate_up_ns;

@@ -30,6 +30,7 @@ struct layer_request {
     // [T, H] F32, BF16 or F16, not rounded to D. Read if the layer needs_router_input and source is OWN; always checked.
     struct expertd_tensor_view router_input;
     bool shared;                     // include the shared experts or the output bias, and the output norm, if the block has them
+    int64_t deadline_ns;             // nobody needs the output later (clock.h); 0 or CLOCK_NEVER: none
     enum expertd_dtype output_dtype; // F32, BF16, F16
     void *output;                    // [T, H] in output_dtype; may be misaligned. Written once and completely; not written on error
 };

@@ -13,6 +13,7 @@ struct layer_timings { // nanoseconds
     } parts;
     uint64_t placement_epoch; // epoch of the placement that computed the batch
     uint64_t rows_direct;     // rows that a device read from the caller's shared memory, without a copy on the host
+    uint32_t plans_repeated;  // how often the batch was planned again because a rank had failed
 };
 
 #endif

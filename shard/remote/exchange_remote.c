@@ -203,7 +203,7 @@ static void state(const struct exchange *exchange, struct exchange_state *out) {
     const struct over_remote *x = (const struct over_remote *)exchange;
     struct remote_results_counts counts;
     remote_results_count(x->results, &counts);
-    *out = (struct exchange_state){
+    out->remote = (struct exchange_remote_state){
         .links_lost = counts.links_lost + atomic_load_explicit(&x->timeouts, memory_order_relaxed),
         .plans_repeated = atomic_load_explicit(&x->plans_repeated, memory_order_relaxed),
         .errors = counts.errors,
@@ -213,7 +213,7 @@ static void state(const struct exchange *exchange, struct exchange_state *out) {
         .bytes_received = counts.bytes,
     };
     for (uint32_t rank = x->over.local_ranks; rank < exchange->options.ranks; rank++) {
-        out->links_down += links_of(x)->generation(x->over.links->context, rank) == 0;
+        out->remote.links_down += links_of(x)->generation(x->over.links->context, rank) == 0;
     }
 }
 

@@ -294,8 +294,8 @@ static void survive(const struct exchange_subject *subject, enum conformance_fau
         exchange_settle(f.exchange);
         run_batch(&f, placement, TOKENS, 1, false);
         exchange_state(f.exchange, &state);
-        assert_int_equal(subject->restore ? state.links_lost : state.rebuilds, stage + 1);
-        assert_int_equal(state.links_down, subject->restore != NULL);
+        assert_int_equal(subject->restore ? state.remote.links_lost : state.rebuilds, stage + 1);
+        assert_int_equal(state.remote.links_down, subject->restore != NULL);
         assert_false(state.lost);
         if (subject->restore) {
             subject->restore();
@@ -325,7 +325,7 @@ void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subje
     }
     exchange_state(f.exchange, &state);
     assert_int_equal(state.rebuilds, 0);
-    assert_int_equal(state.links_lost, 0);
+    assert_int_equal(state.remote.links_lost, 0);
     placement_destroy(placement);
     front_deinit(&f);
 }
@@ -384,8 +384,8 @@ void exchange_plans_again_without_a_rank_that_fails(const struct exchange_subjec
         subject->restore();
     }
     exchange_state(f.exchange, &state);
-    assert_int_equal(state.plans_repeated, again);
-    assert_int_equal(state.links_down, 0);
+    assert_int_equal(state.remote.plans_repeated, again);
+    assert_int_equal(state.remote.links_down, 0);
     if (fault == RANK_IS_LATE) {
         assert_int_equal(again, 0);
     } else if (fault != RANK_ANSWERS_TWICE) { // whose second answer may come after the batch

@@ -12,12 +12,13 @@ enum conformance_fault {
     RANK_STOPS,
     RANK_IS_LATE,
     // of ranks that answer with messages
-    RANK_DIES_BETWEEN, // after a part of its answer
-    RANK_RECONNECTS,   // its connection is replaced during the batch
-    RANK_FAILS,        // it answers with an error
-    RANK_WRONG_EPOCH,  // it answers with an old epoch
-    RANK_WRONG_BATCH,  // it answers with the number of an old batch
-    RANK_FUTURE_BATCH, // or of one that it was not sent
+    RANK_CANNOT_BE_SENT, // its connection ends during dispatch
+    RANK_DIES_BETWEEN,   // after a part of its answer
+    RANK_RECONNECTS,     // its connection is replaced during the batch
+    RANK_FAILS,          // it answers with an error
+    RANK_WRONG_EPOCH,    // it answers with an old epoch
+    RANK_WRONG_BATCH,    // it answers with the number of an old batch
+    RANK_FUTURE_BATCH,   // or of one that it was not sent
     RANK_ANSWERS_TWICE,
     RANK_TOO_FEW_BYTES,
     RANK_TOO_MANY_BYTES,

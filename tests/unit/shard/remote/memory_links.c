@@ -25,7 +25,7 @@ struct link {
     size_t first, count;
     enum memory_fault fault;
     unsigned after;
-    bool stopped;
+    bool stopped, working;
     struct memory_counts received;
 };
 
@@ -95,25 +95,6 @@ static uint64_t generation(void *context, uint32_t rank) {
     return now;
 }
 
-static err_t send_piece(void *context, uint32_t rank, uint64_t expected, const struct remote_piece *piece) {
-    struct link *link = link_of(context, rank);
-    pthread_mutex_lock(&link->mutex);
-    bool up = link->generation == expected;
-    if (up) {
-        if (link->count > 0 && link->queue[link->first]->batch < piece->batch) {
-            clear_queue(link);
-        }
-        INVARIANT(link->count < QUEUE_MAX);
-        link->queue[(link->first + link->count++) % QUEUE_MAX] = take_copy(expected, piece);
-        pthread_cond_broadcast(&link->changed);
-    }
-    pthread_mutex_unlock(&link->mutex);
-    if (!up) {
-        FAIL(EXPERTD_ERR_SHARD_LOST, "the connection has ended");
-    }
-    return OK;
-}
-
 // Ends the connection, and tells the exchange. `next`: another one takes its place.
 static void end_connection(struct link *link, uint64_t expected, bool next, const char *why) {
     pthread_mutex_lock(&link->mutex);
@@ -132,6 +113,29 @@ static void end_connection(struct link *link, uint64_t expected, bool next, cons
         pthread_cond_broadcast(&link->changed);
         pthread_mutex_unlock(&link->mutex);
     }
+}
+
+static err_t send_piece(void *context, uint32_t rank, uint64_t expected, const struct remote_piece *piece) {
+    struct link *link = link_of(context, rank);
+    pthread_mutex_lock(&link->mutex);
+    bool up = link->generation == expected;
+    bool fails = up && link->fault == MEMORY_CANNOT_SEND && link->after-- == 0;
+    if (up && !fails) {
+        if (link->count > 0 && link->queue[link->first]->batch < piece->batch) {
+            clear_queue(link);
+        }
+        INVARIANT(link->count < QUEUE_MAX);
+        link->queue[(link->first + link->count++) % QUEUE_MAX] = take_copy(expected, piece);
+        pthread_cond_broadcast(&link->changed);
+    }
+    pthread_mutex_unlock(&link->mutex);
+    if (fails) {
+        end_connection(link, expected, false, "the connection has ended");
+    }
+    if (!up || fails) {
+        FAIL(EXPERTD_ERR_SHARD_LOST, "the connection has ended");
+    }
+    return OK;
 }
 
 static void abandon(void *context, uint32_t rank, uint64_t expected, uint64_t batch) {
@@ -279,6 +283,9 @@ static void answer_piece(struct link *link, const struct memory_piece *piece, en
                                      : fault == MEMORY_FAILS ? "the rank has no memory left"
                                                              : NULL};
     sleep_us(fault == MEMORY_IS_LATE ? options->late_ms * 1000 : random % (options->delay_us_max + 1));
+    if (answer.error && fault > MEMORY_FAILS) {
+        fault = MEMORY_FAILS; // a wrong answer is one with rows
+    }
     switch (fault) {
     case MEMORY_DIES:
     case MEMORY_RECONNECTS:
@@ -311,6 +318,8 @@ static void answer_piece(struct link *link, const struct memory_piece *piece, en
 
 static struct memory_piece *next_piece(struct link *link, enum memory_fault *fault) {
     pthread_mutex_lock(&link->mutex);
+    link->working = false;
+    pthread_cond_broadcast(&link->changed);
     while (!link->ending && (link->count == 0 || link->stopped)) {
         pthread_cond_wait(&link->changed, &link->mutex);
     }
@@ -319,10 +328,11 @@ static struct memory_piece *next_piece(struct link *link, enum memory_fault *fau
     if (piece) {
         link->first = (link->first + 1) % QUEUE_MAX;
         link->count--;
+        link->working = true;
         link->received.pieces++;
         link->received.rows += piece->rows;
         link->received.hidden += piece->num_hidden;
-        if (link->fault != MEMORY_NO_FAULT && link->after-- == 0) {
+        if (link->fault > MEMORY_CANNOT_SEND && link->after-- == 0) {
             *fault = link->fault;
             link->fault = MEMORY_NO_FAULT;
             link->stopped = *fault == MEMORY_STOPS;
@@ -400,6 +410,9 @@ void memory_links_restore(struct memory_links *links) {
     for (uint32_t rank = links->options.local_ranks; rank < links->options.ranks; rank++) {
         struct link *link = &links->all[rank];
         pthread_mutex_lock(&link->mutex);
+        while (link->working || (link->count > 0 && !link->stopped)) {
+            pthread_cond_wait(&link->changed, &link->mutex);
+        }
         link->fault = MEMORY_NO_FAULT;
         link->stopped = false;
         if (link->generation == 0) {

@@ -22,6 +22,7 @@ typedef err_t memory_compute(void *context, uint32_t rank, const struct memory_p
 
 enum memory_fault {
     MEMORY_NO_FAULT,
+    MEMORY_CANNOT_SEND,    // the connection ends when the piece is sent
     MEMORY_DIES,           // the connection ends when the piece arrives
     MEMORY_DIES_BETWEEN,   // a part of the piece's rows is answered, then the connection ends
     MEMORY_RECONNECTS,     // the connection ends, and another one takes its place at once
@@ -57,7 +58,7 @@ const struct remote_links *memory_links_of(const struct memory_links *links);
 void memory_links_plant(struct memory_links *links, uint32_t rank, enum memory_fault fault, unsigned after);
 // Ends the connection of a rank, whatever it is doing.
 void memory_links_end(struct memory_links *links, uint32_t rank);
-// Removes all planted faults and gives every rank a connection.
+// Waits until no rank works on an old piece; then removes all planted faults, and gives every rank a connection.
 void memory_links_restore(struct memory_links *links);
 
 // Hidden rows, pieces and rows that the rank has received since it was asked last.

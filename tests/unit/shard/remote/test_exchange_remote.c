@@ -79,6 +79,7 @@ static void plant(enum conformance_fault fault, unsigned after) {
         [RANK_DIES] = MEMORY_DIES,
         [RANK_STOPS] = MEMORY_STOPS,
         [RANK_IS_LATE] = MEMORY_IS_LATE,
+        [RANK_CANNOT_BE_SENT] = MEMORY_CANNOT_SEND,
         [RANK_DIES_BETWEEN] = MEMORY_DIES_BETWEEN,
         [RANK_RECONNECTS] = MEMORY_RECONNECTS,
         [RANK_FAILS] = MEMORY_FAILS,
@@ -247,8 +248,8 @@ static void first_pieces_leave_before_second_ones(void **state) {
     assert_false(err_is(exchange_collect(f.exchange)));
     struct exchange_state counts;
     exchange_state(f.exchange, &counts);
-    assert_int_equal(counts.bytes_sent, 2 * TOKENS * ROW_BYTES); // each token's row once to each rank
-    assert_int_equal(counts.bytes_received, 2 * TOKENS * ROW_BYTES);
+    assert_int_equal(counts.remote.bytes_sent, 2 * TOKENS * ROW_BYTES); // each token's row once to each rank
+    assert_int_equal(counts.remote.bytes_received, 2 * TOKENS * ROW_BYTES);
     front_deinit(&f);
 }
 
@@ -282,13 +283,14 @@ static void a_deadline_ends_the_wait_but_no_connection(void **state) {
     char *results = (char *)exchange_result(f.exchange, f.plan.rank_rows[1]);
     size_t bytes = (f.plan.rows - f.plan.rank_rows[1]) * ROW_BYTES;
     memset(results, 0x5a, bytes);
-    for (counts.answers_late = 0; counts.answers_late < 2;) { // the answers of the first pieces come, and touch nothing
+    for (counts.remote.answers_late = 0;
+         counts.remote.answers_late < 2;) { // the answers of the first pieces come, and touch nothing
         exchange_state(f.exchange, &counts);
     }
     for (size_t i = 0; i < bytes; i++) {
         assert_int_equal(results[i], 0x5a);
     }
-    assert_int_equal(counts.links_lost + counts.links_down, 0);
+    assert_int_equal(counts.remote.links_lost + counts.remote.links_down, 0);
     assert_false(err_is(dispatch(&f, 0)));
     assert_false(err_is(exchange_collect(f.exchange)));
     front_deinit(&f);
@@ -307,8 +309,8 @@ static void a_rank_that_does_not_answer_is_named_and_dropped(void **state) {
     exchange_settle(f.exchange);
     assert_false(exchange_live(f.exchange, 1)[2]);
     exchange_state(f.exchange, &counts);
-    assert_int_equal(counts.links_lost, 1);
-    assert_int_equal(counts.links_down, 1);
+    assert_int_equal(counts.remote.links_lost, 1);
+    assert_int_equal(counts.remote.links_down, 1);
     timeout_ms = TIMEOUT_MS;
     front_deinit(&f);
 }
