@@ -74,6 +74,9 @@ static uint32_t count_live(const struct placement *placement, const bool *live, 
 static FALLIBLE refuse_lost(const struct placement *placement, uint32_t expert) {
     enum { NAMED_MAX = 8 };
     uint32_t first = placement->holder_first[expert], holders = placement->holder_first[expert + 1] - first;
+    if (holders == 0) {
+        FAIL(EXPERTD_ERR_SHARD_LOST, "expert %u is on no shard; it is computed again when a shard has loaded it", expert);
+    }
     char text[NAMED_MAX * 12 + 24] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < holders && i < NAMED_MAX; i++) {

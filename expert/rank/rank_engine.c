@@ -15,6 +15,7 @@ struct rank_engine {
     struct expert_block **blocks; // [max_experts] one reference each while they are computed
     void **table;                 // [max_experts * EXPERT_TABLE]
     struct expert_weights *runs;  // [max_experts]
+    uint32_t *experts;            // [max_experts]
     int32_t *sizes;               // [max_experts]
 };
 
@@ -41,6 +42,7 @@ static size_t lay_out(struct rank_engine *engine, char *memory) {
     engine->blocks = scratch_piece(&layout, experts * sizeof *engine->blocks);
     engine->table = scratch_piece(&layout, experts * EXPERT_TABLE * sizeof *engine->table);
     engine->runs = scratch_piece(&layout, experts * sizeof *engine->runs);
+    engine->experts = scratch_piece(&layout, experts * sizeof *engine->experts);
     engine->sizes = scratch_piece(&layout, experts * sizeof *engine->sizes);
     void *scratch = scratch_piece(&layout, ffn_scratch_bytes(&ffn));
     if (scratch) {
@@ -169,21 +171,22 @@ FALLIBLE rank_engine_take(struct rank_engine *engine, struct rank_batch *batch, 
 
 // ---- compute
 
-// Gets the blocks of the piece's experts. *held is the number of references, also on an error.
-static FALLIBLE hold_blocks(struct rank_engine *engine, size_t layer, const struct rank_piece *piece, size_t *held) {
-    for (*held = 0; *held < piece->num_groups; ++*held) {
-        uint32_t expert = piece->groups[*held].expert;
-        engine->blocks[*held] = engine->options.find(engine->options.context, layer, expert);
-        if (!engine->blocks[*held]) {
-            FAIL(EXPERTD_ERR_SHARD_LOST, "expert %" PRIu32 " of layer %" PRIu32 " is not on this shard", expert, piece->layer);
-        }
-        engine->sizes[*held] = (int32_t)piece->groups[*held].rows;
+// Takes references to the blocks of the piece's experts.
+static FALLIBLE hold_blocks(struct rank_engine *engine, const struct model_layer *layer, const struct rank_piece *piece) {
+    size_t index = (size_t)(layer - engine->options.model->layers);
+    uint32_t missing;
+    for (size_t g = 0; g < piece->num_groups; g++) {
+        engine->experts[g] = piece->groups[g].expert;
+        engine->sizes[g] = (int32_t)piece->groups[g].rows;
+    }
+    if (!engine->options.take(engine->options.context, index, engine->experts, piece->num_groups, engine->blocks, &missing)) {
+        FAIL(EXPERTD_ERR_SHARD_LOST, "expert %" PRIu32 " of layer %" PRIu32 " is not on this shard", missing, piece->layer);
     }
     return OK;
 }
 
-static void drop_blocks(struct rank_engine *engine, size_t held) {
-    for (size_t g = 0; g < held; g++) {
+static void drop_blocks(struct rank_engine *engine, size_t count) {
+    for (size_t g = 0; g < count; g++) {
         expert_block_drop(engine->blocks[g]);
     }
 }
@@ -226,15 +229,13 @@ static FALLIBLE compute(struct rank_engine *engine, const struct rank_batch *bat
 
 FALLIBLE rank_engine_compute(struct rank_engine *engine, struct rank_batch *batch, const struct rank_piece *piece, void *results,
                              size_t stride) {
-    const struct model *model = engine->options.model;
-    const struct model_layer *layer = model_find_layer(model, piece->layer);
-    size_t held;
+    const struct model_layer *layer = model_find_layer(engine->options.model, piece->layer);
     INVARIANT(layer);
-    err_t e = hold_blocks(engine, (size_t)(layer - model->layers), piece, &held);
+    err_t e = hold_blocks(engine, layer, piece);
     if (!err_is(e)) {
         e = compute(engine, batch, layer, piece, results, stride);
+        drop_blocks(engine, piece->num_groups);
     }
-    drop_blocks(engine, held);
     if (err_is(e)) {
         rank_batch_fail(batch, piece->batch);
     }

@@ -12,13 +12,14 @@
 #include "expertd/kernels/team.h"
 
 struct rank_engine_options {
-    const struct model
-        *model; // borrowed. Read: parameters and shapes of the layers, the compute dtype, the maxima; not the weights
+    // Borrowed. Read: parameters and shapes of the layers, the compute dtype, the maxima; not the weights.
+    const struct model *model;
     struct layer_limits limits; // max_tokens and max_choices, of the fronts' batches
     struct expertd_team *team;  // borrowed
-    // The block of an expert of model->layers[layer], with a reference that the caller of `find` drops; NULL: this rank does not
-    // hold the expert. Called on the computing thread.
-    struct expert_block *(*find)(void *context, size_t layer, uint32_t expert);
+    // Takes references to the blocks of `count` experts of model->layers[layer], which the caller drops. False: this rank does not
+    // hold *missing; no reference is taken then. Called on the computing thread. holdings_take_all is one.
+    bool (*take)(void *context, size_t layer, const uint32_t *experts, size_t count, struct expert_block **blocks,
+                 uint32_t *missing);
     void *context;
 };
 

@@ -64,17 +64,22 @@ static void must(err_t e) {
 
 // ---- a rank
 
-static struct expert_block *find(void *context, size_t layer, uint32_t expert) {
+static bool take(void *context, size_t layer, const uint32_t *experts, size_t count, struct expert_block **blocks,
+                 uint32_t *missing) {
     struct remote_rank *rank = context;
     struct shards_in_force *in_force = rank->front->model.layers[layer].in_force;
     const struct shards *shards = shards_take(in_force);
-    uint32_t slot = placement_slot(shards->placement, rank->rank, expert);
-    struct expert_block *block = NULL;
-    if (slot != PLACEMENT_NO_SLOT && !atomic_exchange(&rank->lacks_experts, false)) {
-        block = expert_block_share(shards->blocks[slot]);
+    bool all = !atomic_exchange(&rank->lacks_experts, false);
+    *missing = experts[0];
+    for (size_t i = 0; i < count && all; i++) {
+        *missing = experts[i];
+        all = placement_slot(shards->placement, rank->rank, experts[i]) != PLACEMENT_NO_SLOT;
+    }
+    for (size_t i = 0; i < count && all; i++) {
+        blocks[i] = expert_block_share(shards->blocks[placement_slot(shards->placement, rank->rank, experts[i])]);
     }
     shards_release(in_force, shards);
-    return block;
+    return all;
 }
 
 struct reader {
@@ -122,7 +127,7 @@ static void start_ranks(struct front *f) {
         *rank = (struct remote_rank){.front = f, .rank = r};
         must(expertd_team_create(&(struct expertd_team_options){.threads = 1, .spin_us = 5}, &rank->team));
         struct rank_engine_options options = {
-            .model = &f->model, .limits = f->limits, .team = rank->team, .find = find, .context = rank};
+            .model = &f->model, .limits = f->limits, .team = rank->team, .take = take, .context = rank};
         must(rank_engine_create(&options, &rank->engine));
     }
     f->links = memory_links_create(&(struct memory_links_options){.ranks = f->ranks,

@@ -35,10 +35,20 @@ static void must(err_t e) {
     }
 }
 
-static struct expert_block *find(void *context, size_t layer, uint32_t expert) {
+static bool take(void *context, size_t layer, const uint32_t *experts, size_t count, struct expert_block **blocks,
+                 uint32_t *missing) {
     struct shard *s = context;
     const struct shards *shards = s->model.layers[layer].in_force->shards; // one rank: slot e
-    return expert == s->missing ? NULL : expert_block_share(shards->blocks[expert]);
+    for (size_t i = 0; i < count; i++) {
+        if (experts[i] == s->missing) {
+            *missing = experts[i];
+            return false;
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = expert_block_share(shards->blocks[experts[i]]);
+    }
+    return true;
 }
 
 static void start(struct shard *s, const char *name) {
@@ -49,7 +59,7 @@ static void start(struct shard *s, const char *name) {
     struct model_options model = {.model = path, .compute_dtype = EXPERTD_DTYPE_BF16, .ranks = 1, .team = s->team};
     must(model_load(&model, &s->model));
     struct rank_engine_options options = {
-        .model = &s->model, .limits = {.max_tokens = TOKENS, .max_choices = ROWS}, .team = s->team, .find = find, .context = s};
+        .model = &s->model, .limits = {.max_tokens = TOKENS, .max_choices = ROWS}, .team = s->team, .take = take, .context = s};
     must(rank_engine_create(&options, &s->engine));
     must(rank_engine_create_batch(s->engine, &s->batch));
     s->layer = &s->model.layers[0];
