@@ -1,5 +1,8 @@
 #include "proto/wire/wire_parts.h"
 
+#include <inttypes.h>
+#include <string.h>
+
 #include "proto/wire/wire_reader.h"
 
 enum { REQUEST_HIDDEN = 31, TENSOR_DATA = 15 };
@@ -98,4 +101,97 @@ bool wire_find_hidden(const struct wire_parts *parts, struct wire_range *out) {
     }
     *out = (struct wire_range){cursor.position, (size_t)length};
     return true;
+}
+
+// ---- split
+
+// Copies the next bytes to out->head_bytes of `head`, and advances the cursor over them.
+static FALLIBLE copy_to_head(struct part_cursor *cursor, size_t bytes, uint8_t *head, size_t capacity, struct wire_split *out) {
+    if (bytes > capacity - out->head_bytes) {
+        FAIL(EXPERTD_ERR_TOO_LARGE, "the fields beside the rows have more than %zu bytes", capacity);
+    }
+    while (bytes > 0 && has_bytes(cursor)) { // each iteration consumes a part or the last bytes
+        size_t taken = bytes < cursor->rest.length ? bytes : cursor->rest.length;
+        memcpy(head + out->head_bytes, cursor->rest.bytes, taken);
+        out->head_bytes += taken;
+        bytes -= taken;
+        (void)skip(cursor, taken);
+    }
+    INVARIANT(bytes == 0);
+    return OK;
+}
+
+// Reads a tag or a length, which has at most five bytes.
+static bool read_short(struct part_cursor *cursor, uint64_t *value) {
+    size_t start = cursor->position;
+    return read_varint(cursor, value) && cursor->position - start <= WIRE_SHORT_VARINT_MAX;
+}
+
+// Moves over one field. *is_rows: it is field `without`, and the cursor is behind its length, *length.
+static bool skip_field(struct part_cursor *cursor, size_t end, uint32_t without, bool *is_rows, uint64_t *length) {
+    uint64_t tag;
+    *is_rows = false;
+    if (!read_short(cursor, &tag)) {
+        return false;
+    }
+    if ((tag & 7) != WIRE_BYTES) {
+        return skip_value(cursor, tag & 7);
+    }
+    if (!read_short(cursor, length) || *length > end - cursor->position) {
+        return false;
+    }
+    *is_rows = tag >> 3 == without;
+    return *is_rows || skip(cursor, *length);
+}
+
+FALLIBLE wire_split(const struct wire_parts *parts, const char *name, uint32_t without, uint8_t *head, size_t capacity,
+                    struct wire_split *out) {
+    struct part_cursor cursor = {.parts = parts};
+    size_t end = length_of(parts);
+    *out = (struct wire_split){0};
+    while (cursor.position < end) { // each iteration consumes at least one byte
+        struct part_cursor field = cursor;
+        uint64_t length;
+        bool is_rows;
+        if (!skip_field(&cursor, end, without, &is_rows, &length)) {
+            FAIL(EXPERTD_ERR_MALFORMED, "%s: the message is not a sequence of fields, or truncated", name);
+        }
+        if (!is_rows) {
+            TRY_IN(copy_to_head(&field, cursor.position - field.position, head, capacity, out), "%s", name);
+            continue;
+        }
+        if (out->found) {
+            FAIL(EXPERTD_ERR_UNKNOWN_FIELD, "field %" PRIu32 " of %s is given twice; send it once", without, name);
+        }
+        out->found = true;
+        out->range = (struct wire_range){cursor.position, (size_t)length};
+        (void)skip(&cursor, length);
+    }
+    return OK;
+}
+
+// ---- a sequential reader
+
+void wire_range_reader_init(struct wire_range_reader *reader, const struct wire_parts *parts, struct wire_range range) {
+    *reader = (struct wire_range_reader){.parts = parts, .at = range.first};
+    while (reader->index < parts->count && reader->at >= parts->part(parts->context, reader->index).length) {
+        reader->at -= parts->part(parts->context, reader->index++).length;
+    }
+}
+
+void wire_range_read(struct wire_range_reader *reader, void *to, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        INVARIANT(reader->index < reader->parts->count);
+        struct wire_part part = reader->parts->part(reader->parts->context, reader->index);
+        size_t left = part.length - reader->at, taken = bytes - done < left ? bytes - done : left;
+        if (taken > 0) {
+            memcpy((char *)to + done, part.bytes + reader->at, taken);
+        }
+        done += taken;
+        reader->at += taken;
+        if (reader->at == part.length) {
+            reader->index++;
+            reader->at = 0;
+        }
+    }
 }

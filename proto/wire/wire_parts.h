@@ -1,11 +1,13 @@
-// Finds the hidden states in a ForwardRequest that the transport holds in several parts, so that the caller can copy them
-// separately and later.
+// Reads messages that the transport holds in several parts, without a copy of their tensor bytes: finds the hidden states in a
+// ForwardRequest, so that the caller can copy them separately and later; divides a message of rows into its fields and its rows.
 #ifndef EXPERTD_PROTO_WIRE_WIRE_PARTS_H
 #define EXPERTD_PROTO_WIRE_WIRE_PARTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 struct wire_part {
     const uint8_t *bytes;
@@ -25,5 +27,26 @@ struct wire_range {
 // Finds the data of `hidden`. False: there is none, or the message is malformed. Checks nothing else; wire_decode_request does, and
 // finds the same range without reading its bytes.
 bool wire_find_hidden(const struct wire_parts *parts, struct wire_range *out);
+
+// The message `name` without one field of type WIRE_BYTES.
+struct wire_split {
+    size_t head_bytes; // of the other fields, in `head`
+    bool found;
+    struct wire_range range; // of the field's bytes in the message
+};
+
+// Copies all fields but number `without` to `head`, in their order, so that they can be decoded as a message of their own.
+// EXPERTD_ERR_MALFORMED: not a sequence of fields. EXPERTD_ERR_UNKNOWN_FIELD: the field occurs twice. EXPERTD_ERR_TOO_LARGE: the
+// other fields have more than `capacity` bytes.
+FALLIBLE wire_split(const struct wire_parts *parts, const char *name, uint32_t without, uint8_t *head, size_t capacity,
+                    struct wire_split *out);
+
+// Copies bytes [range.first, range.first + range.length) of the message, or a part of them: a sequential reader.
+struct wire_range_reader {
+    const struct wire_parts *parts;
+    size_t index, at; // the part, and the position in it
+};
+void wire_range_reader_init(struct wire_range_reader *reader, const struct wire_parts *parts, struct wire_range range);
+void wire_range_read(struct wire_range_reader *reader, void *to, size_t bytes); // the range has that many left
 
 #endif

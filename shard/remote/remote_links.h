@@ -6,13 +6,14 @@
 // thread. The transport's own threads (I/O threads) call remote_results_*. No call of either half is made with a lock of the other
 // half held, so both may take their own locks, and a function of the table may call remote_results_lose on the compute thread.
 //
-// Generations. Each connection of a link has a number, the link's generation: greater than those before it, never 0. A link
-// without a connection has generation 0. The exchange reads the generations once for each plan and names them in all later calls,
-// so that no half of a batch goes to a connection that has replaced the one for which it was planned.
+// Generations. Each period in which a link can take rows has a number, the link's generation: greater than those before it, never 0.
+// A period ends with its connection, or when the rank is taken out of use, such as a shard that is silent. A link that cannot take
+// rows has generation 0. The exchange reads the generations once for each plan and names them in all later calls, so that no half of
+// a batch goes to a connection that has replaced the one for which it was planned.
 //
-// Losses are never missed, in this order: a transport that finds a connection ended or unusable first makes `generation` return
-// another number and `send` fail, then calls remote_results_lose once for that generation. So a loss before a send fails the send;
-// a loss after it wakes the thread that waits for the answer.
+// Losses are never missed, in this order: a transport that ends a period first makes `generation` return another number and `send`
+// fail, then calls remote_results_lose once for that generation. So a loss before a send fails the send; a loss after it wakes the
+// thread that waits for the answer.
 #ifndef EXPERTD_SHARD_REMOTE_REMOTE_LINKS_H
 #define EXPERTD_SHARD_REMOTE_REMOTE_LINKS_H
 
@@ -49,7 +50,7 @@ struct remote_piece {
 void remote_piece_gather(const struct remote_piece *piece, void *to);
 
 struct remote_links_table {
-    // The generation of the link's connection if it can take rows now, else 0. Does not block. Any thread.
+    // The link's generation; 0: it cannot take rows now. Does not block. Any thread.
     uint64_t (*generation)(void *context, uint32_t rank);
 
     // Takes one piece. Copies from it what it needs before it returns (remote_piece_gather into the memory that the transport sends
@@ -63,7 +64,7 @@ struct remote_links_table {
     // The batch has failed: pieces of it that have not left may be discarded. Its answers may still be delivered; they are ignored.
     void (*abandon)(void *context, uint32_t rank, uint64_t generation, uint64_t batch);
 
-    // The rank did not answer in time. Ends the connection, if it has that generation: on return `generation` returns another
+    // The rank did not answer in time. Ends its connection, if the link has that generation: on return `generation` returns another
     // number. `why` is for the transport's log, valid during the call.
     void (*drop)(void *context, uint32_t rank, uint64_t generation, const char *why);
 
