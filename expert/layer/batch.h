@@ -11,7 +11,7 @@ struct batch {
     struct batch_input *in;
     unsigned slot; // index of `in` in engine->inputs, and of the batch's memory on the device
     const struct model_layer *layer;
-    const struct shards *shards; // one placement for the whole batch (shards_take)
+    const struct shards *shards; // one placement for each plan of the batch (shards_take)
     struct layer_request *requests;
     size_t count;         // requests
     size_t tokens, top_k; // of the batch: the sum, and the largest K; requests with a smaller K leave columns empty

@@ -86,6 +86,14 @@ static err_t in_stage(err_t e, const char *stage) {
 // How often a batch may be planned again. Each time at least one rank has failed, so a batch ends even if ranks come and go.
 enum { PLANS_AGAIN_MAX = 16 };
 
+// Takes the placement that is in force now: experts may have moved since the last plan, to ranks that are live.
+static void renew_placement(struct layer_pass *pass) {
+    struct batch *b = &pass->b;
+    shards_release(b->layer->in_force, b->shards);
+    b->shards = shards_take(b->layer->in_force);
+    pass->spent.placement_epoch = b->shards->placement->epoch;
+}
+
 // From the plan to the collected result rows. The shared experts are computed while other processes compute.
 static err_t exchange_rows(struct layer_pass *pass, unsigned attempt) {
     struct batch *b = &pass->b;
@@ -125,6 +133,7 @@ static err_t compute(struct layer_pass *pass) {
     err_t e = exchange_rows(pass, 0);
     while (may_plan_again(b, e, spent->plans_repeated)) {
         exchange_settle(b->engine->exchange);
+        renew_placement(pass);
         e = exchange_rows(pass, ++spent->plans_repeated);
     }
     spent->route = parts->input + parts->router + parts->plan;

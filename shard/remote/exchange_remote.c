@@ -105,6 +105,7 @@ static FALLIBLE send_piece(struct over_remote *x, uint32_t rank, bool *more) {
     }
     err_t e = links_of(x)->send(x->over.links->context, rank, x->generations[rank], &piece);
     if (err_is(e)) {
+        x->excluded[rank] |= e.code != EXPERTD_ERR_SHARD_LOST; // the link is up, and would fail again
         remote_results_fail(x->results, rank, expertd_err_message());
         return lost(x);
     }
@@ -150,37 +151,36 @@ static int64_t wait_until(const struct over_remote *x, bool *deadline) {
     return *deadline ? own_ns : until_ns;
 }
 
-// Ends the connections of all ranks whose rows are missing.
-static err_t drop_late(struct over_remote *x) {
+// Ends the connections of all ranks whose rows are missing. False: the last rows have come meanwhile.
+static bool drop_late(struct over_remote *x) {
     char why[96];
+    bool any = false;
     snprintf(why, sizeof why, "no answer within %" PRId64 " ms (exchange_timeout_ms)", x->over.timeout_ns / NS_PER_MS);
     for (uint32_t rank = x->over.local_ranks; rank < x->base.options.ranks; rank++) {
-        if (remote_results_failure(x->results, rank) == REMOTE_UNANSWERED) {
+        if (remote_results_failure(x->results, rank) != REMOTE_NO_FAILURE) {
+            any = true;
             remote_results_fail(x->results, rank, why);
             atomic_fetch_add_explicit(&x->timeouts, 1, memory_order_relaxed);
             links_of(x)->drop(x->over.links->context, rank, x->generations[rank], why);
         }
     }
-    return lost(x);
+    return any;
 }
 
 static err_t collect(struct exchange *exchange) {
     struct over_remote *x = over_remote_of(exchange);
     bool deadline;
     int64_t until_ns = wait_until(x, &deadline);
-    switch (remote_results_wait(x->results, until_ns)) {
-    case REMOTE_COMPLETE:
-        remote_results_end(x->results);
-        x->sent = false;
-        return OK;
-    case REMOTE_FAILED:
-        return lost(x);
-    default:
-        if (deadline) {
-            FAIL(EXPERTD_ERR_DEADLINE, "the deadline passed while other shards computed");
-        }
-        return drop_late(x);
+    enum remote_outcome outcome = remote_results_wait(x->results, until_ns);
+    if (outcome == REMOTE_LATE && deadline) {
+        FAIL(EXPERTD_ERR_DEADLINE, "the deadline passed while other shards computed");
     }
+    if (outcome == REMOTE_FAILED || (outcome == REMOTE_LATE && drop_late(x))) {
+        return lost(x);
+    }
+    remote_results_end(x->results);
+    x->sent = false;
+    return OK;
 }
 
 static void settle(struct exchange *exchange) {

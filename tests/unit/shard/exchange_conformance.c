@@ -126,9 +126,15 @@ static struct exchange_batch planned_batch(struct front *f, bool expanded) {
         .plan = &f->plan,
         .hidden = f->front_hidden,
         .hidden_stride = sizeof f->hidden[0],
+        .width_bytes = ROW_BYTES,
         .row_token = f->front_row_token,
         .expanded = expanded,
     };
+}
+
+// Result rows without padding, or with it.
+static size_t result_stride(const struct exchange_batch *batch) {
+    return batch->batch % 2 ? ROW_BYTES : sizeof(hidden_row);
 }
 
 static struct exchange_batch next_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k,
@@ -164,7 +170,7 @@ static void work_local_ranks(struct front *f) {
 // Runs one batch from the plan to its results. expanded: one hidden row for each row of the plan.
 static void run_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, bool expanded) {
     struct exchange_batch batch = next_batch(f, placement, tokens, top_k, expanded);
-    assert_false(err_is(exchange_dispatch(f->exchange, &batch, ROW_BYTES)));
+    assert_false(err_is(exchange_dispatch(f->exchange, &batch, result_stride(&batch))));
     work_local_ranks(f);
     err_t e = exchange_collect(f->exchange);
     if (err_is(e)) {
@@ -222,7 +228,7 @@ static enum expertd_err_code dispatch(struct front *f, const struct placement *p
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
     batch.layer = layer;
     batch.epoch = epoch;
-    enum expertd_err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
+    enum expertd_err_code code = exchange_dispatch(f->exchange, &batch, result_stride(&batch)).code;
     if (code == EXPERTD_ERR_OK) { // no local rank computes, so the results are undefined
         assert_false(err_is(exchange_collect(f->exchange)));
         assert_false(err_is(exchange_wait(f->exchange)));
@@ -254,7 +260,7 @@ enum { STAGES = 2 }; // a batch's groups of transfers: dispatch and collect
 // Runs a batch in which every rank has rows, without the local ranks' work between dispatch and collect.
 static enum expertd_err_code run_without_work(struct front *f, const struct placement *placement) {
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
-    err_t e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
+    err_t e = exchange_dispatch(f->exchange, &batch, result_stride(&batch));
     e = err_is(e) ? e : exchange_collect(f->exchange);
     return (err_is(e) ? e : exchange_wait(f->exchange)).code;
 }
@@ -342,7 +348,7 @@ static err_t run_and_plan_again(struct front *f, const struct placement *placeme
             return e;
         }
         struct exchange_batch batch = planned_batch(f, expanded);
-        e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
+        e = exchange_dispatch(f->exchange, &batch, result_stride(&batch));
         if (!err_is(e)) {
             work_local_ranks(f);
             e = exchange_collect(f->exchange);

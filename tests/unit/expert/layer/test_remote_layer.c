@@ -1,5 +1,6 @@
 // A layer whose experts are on ranks in "other processes": threads that compute with expert/rank, over links in memory
 // (tests/unit/shard/remote/memory_links.h). The bits are those of one process, whatever the ranks do.
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,8 +22,9 @@
 
 enum { MAX_TOKENS = 64, RANKS_MAX = 7, PIECE_BYTES = 2048, TIMEOUT_MS = 20000 };
 
-static const char *const CASES[] = {"mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe",
-                                    "deepseek_v3", "gpt_oss",           "llama4"};
+static const char *const CASES[] = {
+    "mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe",  "olmoe",
+    "deepseek_v3", "gpt_oss",           "llama4",    "gpt_oss_mxfp4",     "kimi_k2_int4", "mixtral_awq"};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
 
 // A rank that computes in its own thread, with its own engine and team.
@@ -46,6 +48,7 @@ struct front {
     uint32_t local, ranks;
     uint64_t seed;
     bool replicated;
+    struct shards *next; // of layer 0
     struct remote_rank remote[RANKS_MAX];
 };
 
@@ -459,6 +462,44 @@ static void moves_and_faults_do_not_change_bits(void **state) {
     free_expected(&want);
 }
 
+static void *switch_soon(void *context) {
+    struct timespec pause = {.tv_nsec = 5 * NS_PER_MS};
+    struct front *f = context;
+    nanosleep(&pause, NULL);
+    shards_switch(f->model.layers[0].in_force, f->next);
+    return NULL;
+}
+
+// The only rank of some experts dies while another placement, without it, comes into force: the second plan has that one.
+static void a_second_plan_has_the_placement_in_force(void **state) {
+    (void)state;
+    struct expected want;
+    struct front f = {.seed = 3};
+    struct placement *placement;
+    pthread_t thread;
+    expect(&want, "mixtral", EXPERTD_DTYPE_BF16);
+    serve(&f, "mixtral", EXPERTD_DTYPE_BF16, 1, 1, false, TIMEOUT_MS);
+    struct shards_in_force *in_force = f.model.layers[0].in_force;
+    uint32_t experts = f.model.layers[0].params.num_experts, first[65], holders[64] = {0};
+    for (uint32_t e = 0; e <= experts; e++) {
+        first[e] = e;
+    }
+    must(placement_from_table(&(struct placement_table){experts, 2, first, holders}, 2, &placement)); // all on the local rank
+    must(shards_move(in_force->shards, placement, &(struct block_copier){0}, &f.next));
+    memory_links_plant(f.links, 1, MEMORY_DIES_LATE, 0); // after 20 ms
+    assert_int_equal(pthread_create(&thread, NULL, switch_soon, &f), 0);
+    void *got = malloc(want.bytes[0]);
+    struct outcome outcome = forward(&f, 0, got, 0);
+    must(outcome.e);
+    assert_memory_equal(got, want.outputs[0], want.bytes[0]);
+    assert_int_equal(outcome.timings.plans_repeated, 1);
+    assert_int_equal(outcome.timings.placement_epoch, 2);
+    pthread_join(thread, NULL);
+    free(got);
+    stop(&f);
+    free_expected(&want);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remote_ranks_give_the_bits_of_one_process),
@@ -468,6 +509,7 @@ int main(void) {
         cmocka_unit_test(experts_without_a_live_rank_are_named_with_their_layer),
         cmocka_unit_test(a_batch_ends_at_its_deadline),
         cmocka_unit_test(moves_and_faults_do_not_change_bits),
+        cmocka_unit_test(a_second_plan_has_the_placement_in_force),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

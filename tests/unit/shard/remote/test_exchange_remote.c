@@ -185,7 +185,13 @@ static struct remote_links_table recording;
 static uint32_t sent_to[64];
 static size_t sent;
 
+static bool has_no_memory; // for the next message
+
 static err_t record_send(void *context, uint32_t rank, uint64_t generation, const struct remote_piece *piece) {
+    if (has_no_memory) {
+        has_no_memory = false;
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a message");
+    }
     sent_to[sent++] = rank;
     return memory_links_of(links)->table->send(context, rank, generation, piece);
 }
@@ -334,6 +340,21 @@ static void a_rank_that_answers_with_an_error_is_left_out_of_one_batch(void **st
     front_deinit(&f);
 }
 
+// The link is up, so that the rank would be live for the second plan, and its message might fail again.
+static void a_rank_whose_message_finds_no_memory_is_left_out_of_one_batch(void **state) {
+    (void)state;
+    struct front f;
+    front_init(&f, 0);
+    has_no_memory = true;
+    assert_int_equal(dispatch(&f, 0).code, EXPERTD_ERR_SHARD_LOST);
+    assert_string_equal(expertd_err_message(), "shard 1: no memory for a message");
+    exchange_settle(f.exchange);
+    assert_true(exchange_may_plan_again(f.exchange));
+    assert_false(exchange_live(f.exchange, 1)[1]);
+    assert_true(exchange_live(f.exchange, 0)[1]);
+    front_deinit(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_reach_their_experts_over_random_placements),
@@ -350,6 +371,7 @@ int main(void) {
         cmocka_unit_test(a_deadline_ends_the_wait_but_no_connection),
         cmocka_unit_test(a_rank_that_does_not_answer_is_named_and_dropped),
         cmocka_unit_test(a_rank_that_answers_with_an_error_is_left_out_of_one_batch),
+        cmocka_unit_test(a_rank_whose_message_finds_no_memory_is_left_out_of_one_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
