@@ -24,7 +24,7 @@
 
 struct remote_results;
 
-struct remote_group {
+struct remote_group { // in memory two numbers in turn, as in a message
     uint32_t expert, rows;
 };
 

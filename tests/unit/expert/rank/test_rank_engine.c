@@ -14,6 +14,8 @@
 #include "expert/host/ffn.h"
 #include "expert/model/model_load.h"
 #include "expert/rank/rank_engine.h"
+#include "expert/store/expert_store.h"
+#include "expert/store/holdings.h"
 #include "expertd/base/dtype.h"
 
 enum { TOKENS = 12, ROWS = 20 };
@@ -193,6 +195,56 @@ static void pieces_of_any_size_give_the_bits_of_single_rows(void **state) {
     }
 }
 
+static bool take_held(void *context, size_t layer, const uint32_t *experts, size_t count, struct expert_block **blocks,
+                      uint32_t *missing) {
+    return holdings_take_all(context, layer, experts, count, blocks, missing);
+}
+
+// A shard that has loaded the three experts, and nothing else of the model, computes the bits of the complete model.
+static void single_loaded_experts_give_the_bits_of_the_complete_model(void **state) {
+    (void)state;
+    static const char *const CASES[] = {"mixtral", "gpt_oss_mxfp4", "kimi_k2_int4"};
+    for (size_t c = 0; c < 3; c++) {
+        char path[512];
+        struct shard whole, some = {0};
+        struct expert_store *store;
+        struct holdings *holdings;
+        start(&whole, CASES[c]);
+        snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, CASES[c]);
+        struct model_options options = {
+            .model = path, .compute_dtype = EXPERTD_DTYPE_BF16, .parts = MODEL_EXPERTS_ONLY, .ranks = 1, .team = whole.team};
+        must(expert_store_open(&options, &some.model, &store));
+        must(holdings_create(&some.model, &holdings));
+        for (size_t g = 0; g < 3; g++) {
+            struct expert_block *block;
+            uint64_t digest;
+            must(expert_store_load(store, 0, GROUPS[g].expert, 0, NULL, &block, &digest));
+            holdings_put(holdings, 0, GROUPS[g].expert, block, digest);
+        }
+        struct rank_engine_options engine = {.model = &some.model,
+                                             .limits = {.max_tokens = TOKENS, .max_choices = ROWS},
+                                             .team = whole.team,
+                                             .take = take_held,
+                                             .context = holdings};
+        must(rank_engine_create(&engine, &some.engine));
+        must(rank_engine_create_batch(some.engine, &some.batch));
+        some.layer = &some.model.layers[0];
+        some.hidden = whole.hidden;
+        some.row_bytes = whole.row_bytes;
+        char *want = malloc(ROWS * whole.row_bytes), *got = malloc(ROWS * whole.row_bytes);
+        compute_directly(&whole, want);
+        compute_in_pieces(&some, 1, 6, got);
+        assert_memory_equal(got, want, ROWS * whole.row_bytes);
+        rank_batch_destroy(some.batch);
+        rank_engine_destroy(some.engine);
+        holdings_destroy(holdings);
+        expert_store_close(store);
+        stop(&whole);
+        free(want);
+        free(got);
+    }
+}
+
 static void refused(struct shard *s, const struct rank_piece *piece, enum expertd_err_code code, const char *field) {
     err_t e = rank_engine_take(s->engine, s->batch, piece);
     if (e.code != code || strcmp(expertd_err_field(), field) != 0) {
@@ -327,6 +379,7 @@ static void an_expert_that_is_not_held_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_of_any_size_give_the_bits_of_single_rows),
+        cmocka_unit_test(single_loaded_experts_give_the_bits_of_the_complete_model),
         cmocka_unit_test(pieces_that_no_front_sends_are_refused),
         cmocka_unit_test(batch_0_is_refused),
         cmocka_unit_test(a_later_batch_replaces_an_abandoned_one),
