@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -48,7 +49,8 @@ struct front {
     uint32_t local, ranks;
     uint64_t seed;
     bool replicated;
-    struct shards *next; // of layer 0
+    struct shards *next; // of layer 0: comes into force while the first batch is computed
+    pthread_t switching;
     struct remote_rank remote[RANKS_MAX];
 };
 
@@ -95,6 +97,23 @@ static void read_hidden(void *context, void *to, size_t bytes) {
     reader->at += bytes;
 }
 
+static void *switch_placement(void *context) {
+    struct front *f = context;
+    shards_switch(f->model.layers[0].in_force, f->next); // waits for the batch
+    return NULL;
+}
+
+// Puts f->next in force.
+static void start_switch(struct front *f) {
+    struct timespec pause = {.tv_nsec = 100 * NS_PER_US};
+    uint64_t epoch = f->next->placement->epoch;
+    INVARIANT(pthread_create(&f->switching, NULL, switch_placement, f) == 0);
+    while (shards_epoch(f->model.layers[0].in_force) != epoch) {
+        nanosleep(&pause, NULL);
+    }
+    f->next = NULL;
+}
+
 static err_t compute(void *context, uint32_t number, const struct memory_piece *from, void *results) {
     struct front *f = context;
     struct remote_rank *rank = &f->remote[number];
@@ -102,6 +121,9 @@ static err_t compute(void *context, uint32_t number, const struct memory_piece *
         rank_batch_destroy(rank->batch);
         INVARIANT(!err_is(rank_engine_create_batch(rank->engine, &rank->batch)));
         rank->generation = from->generation;
+    }
+    if (f->next) {
+        start_switch(f);
     }
     struct reader reader = {from->hidden};
     struct rank_piece piece = {.batch = from->batch,
@@ -462,39 +484,28 @@ static void moves_and_faults_do_not_change_bits(void **state) {
     free_expected(&want);
 }
 
-static void *switch_soon(void *context) {
-    struct timespec pause = {.tv_nsec = 5 * NS_PER_MS};
-    struct front *f = context;
-    nanosleep(&pause, NULL);
-    shards_switch(f->model.layers[0].in_force, f->next);
-    return NULL;
-}
-
 // The only rank of some experts dies while another placement, without it, comes into force: the second plan has that one.
 static void a_second_plan_has_the_placement_in_force(void **state) {
     (void)state;
     struct expected want;
     struct front f = {.seed = 3};
     struct placement *placement;
-    pthread_t thread;
     expect(&want, "mixtral", EXPERTD_DTYPE_BF16);
     serve(&f, "mixtral", EXPERTD_DTYPE_BF16, 1, 1, false, TIMEOUT_MS);
-    struct shards_in_force *in_force = f.model.layers[0].in_force;
     uint32_t experts = f.model.layers[0].params.num_experts, first[65], holders[64] = {0};
     for (uint32_t e = 0; e <= experts; e++) {
         first[e] = e;
     }
     must(placement_from_table(&(struct placement_table){experts, 2, first, holders}, 2, &placement)); // all on the local rank
-    must(shards_move(in_force->shards, placement, &(struct block_copier){0}, &f.next));
-    memory_links_plant(f.links, 1, MEMORY_DIES_LATE, 0); // after 20 ms
-    assert_int_equal(pthread_create(&thread, NULL, switch_soon, &f), 0);
+    must(shards_move(f.model.layers[0].in_force->shards, placement, &(struct block_copier){0}, &f.next));
+    memory_links_plant(f.links, 1, MEMORY_DIES, 0);
     void *got = malloc(want.bytes[0]);
     struct outcome outcome = forward(&f, 0, got, 0);
     must(outcome.e);
     assert_memory_equal(got, want.outputs[0], want.bytes[0]);
     assert_int_equal(outcome.timings.plans_repeated, 1);
     assert_int_equal(outcome.timings.placement_epoch, 2);
-    pthread_join(thread, NULL);
+    pthread_join(f.switching, NULL);
     free(got);
     stop(&f);
     free_expected(&want);

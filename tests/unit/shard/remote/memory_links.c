@@ -282,13 +282,12 @@ static void answer_piece(struct link *link, const struct memory_piece *piece, en
                             .error = err_is(e)               ? expertd_err_message()
                                      : fault == MEMORY_FAILS ? "the rank has no memory left"
                                                              : NULL};
-    sleep_us(fault == MEMORY_IS_LATE || fault == MEMORY_DIES_LATE ? options->late_ms * 1000 : random % (options->delay_us_max + 1));
+    sleep_us(fault == MEMORY_IS_LATE ? options->late_ms * 1000 : random % (options->delay_us_max + 1));
     if (answer.error && fault > MEMORY_FAILS) {
         fault = MEMORY_FAILS; // a wrong answer is one with rows
     }
     switch (fault) {
     case MEMORY_DIES:
-    case MEMORY_DIES_LATE:
     case MEMORY_RECONNECTS:
         end_connection(link, piece->generation, fault == MEMORY_RECONNECTS, "the connection has ended");
         break;

@@ -24,7 +24,6 @@ enum memory_fault {
     MEMORY_NO_FAULT,
     MEMORY_CANNOT_SEND,    // the connection ends when the piece is sent
     MEMORY_DIES,           // the connection ends when the piece arrives
-    MEMORY_DIES_LATE,      // the same after late_ms
                            // the connection ends when the piece arrives
     MEMORY_DIES_BETWEEN,   // a part of the piece's rows is answered, then the connection ends
     MEMORY_RECONNECTS,     // the connection ends, and another one takes its place at once
