@@ -17,7 +17,7 @@
 #include "base/safetensors.h"
 #include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/rank/rank_engine.h"
 #include "tests/unit/shard/remote/memory_links.h"
 

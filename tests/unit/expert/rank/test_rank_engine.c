@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "expert/host/ffn.h"
-#include "expert/model/model_load.h"
+#include "expert/loader/model_load.h"
 #include "expert/rank/rank_engine.h"
 #include "expert/store/expert_store.h"
 #include "expert/store/holdings.h"
