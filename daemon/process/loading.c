@@ -86,6 +86,11 @@ static void warn_odd_weights(const struct model *model) {
         "stored scales are NaN or infinite, so results of their experts will be too; this is the first such tensor: check the "
         "file for damage");
     warn_suspicious(
+        "matrices_of_zeros", &model->zero_matrices,
+        "all bytes of these matrices are 0, and the answers are computed with them; this is the first such tensor: unless "
+        "the model has experts of zeros, the file's space was reserved and its download did not end; compare the file's "
+        "hash, or download it again (--verify names all such tensors)");
+    warn_suspicious(
         "zero_points_of_16", &model->zeros_of_16,
         "4-bit zero points are stored as 15 and are read as 16, as auto-gptq does; GPTQModel carries the added 1 into the next "
         "zero point, so a file made or tested with GPTQModel gives other results here");

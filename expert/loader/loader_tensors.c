@@ -127,7 +127,12 @@ static void count_suspicious(struct suspicious *suspicious, size_t count, uint64
 }
 
 static void count_odd_values(struct load *load, const struct load_item *item, enum supply_tensor tensor,
-                             const struct quantised_rows *r) {
+                             const struct supply_matrix *m) {
+    const struct quantised_rows *r = &m->rows;
+    count_suspicious(&load->zero_matrices, supply_is_zero(m), key_of(item, tensor, false));
+    if (!m->quantised) {
+        return;
+    }
     count_suspicious(&load->suspicious_scales, r->not_finite_scales + r->global_is_not_finite,
                      key_of(item, tensor, r->not_finite_scales == 0));
     count_suspicious(&load->zeros_of_16, r->zeros_of_16, key_of(item, tensor, false));
@@ -151,7 +156,8 @@ static void name_tensor(const struct supply *supply, const struct suspicious *su
 void load_name_odd_tensors(struct load *load) {
     const struct supply *supply = load->supply;
     struct model *model = load->model;
-    const uint64_t scales = atomic_load(&load->suspicious_scales.first), zeros = atomic_load(&load->zeros_of_16.first);
+    const uint64_t scales = atomic_load(&load->suspicious_scales.first), zeros = atomic_load(&load->zeros_of_16.first),
+                   matrix = atomic_load(&load->zero_matrices.first);
     struct supply_matrix m;
     const struct safetensors_entry *tensor = NULL;
     if (matrix_of(supply, scales, &m)) {
@@ -160,6 +166,8 @@ void load_name_odd_tensors(struct load *load) {
     name_tensor(supply, &load->suspicious_scales, tensor, &model->suspicious_scales);
     tensor = matrix_of(supply, zeros, &m) ? m.quantised->zeros_tensor : NULL;
     name_tensor(supply, &load->zeros_of_16, tensor, &model->zeros_of_16);
+    tensor = matrix_of(supply, matrix, &m) ? supply_tensor_of(supply, &m) : NULL;
+    name_tensor(supply, &load->zero_matrices, tensor, &model->zero_matrices);
 }
 
 // One tensor: read, digest, pack, release.
@@ -169,9 +177,7 @@ static FALLIBLE load_tensor(struct load *load, const struct load_item *item, enu
     TRY(supply_prepare(supply, m));
     TRY(supply_unpack(item->staging, m));
     supply_digest(m, item->staging, digest);
-    if (m->quantised) {
-        count_odd_values(load, item, tensor, &m->rows);
-    }
+    count_odd_values(load, item, tensor, m);
     if (load->options->audit) {
         const struct audit_place at = {
             .layer = supply->layers[item->layer].params.layer, .expert = item->expert, .tensor = (uint32_t)tensor};
@@ -233,7 +239,8 @@ FALLIBLE load_begin(struct load *load, const struct supply *supply, const struct
                           .model = model,
                           .staging_bytes = arena_rounded(supply_staging_bytes(supply)),
                           .suspicious_scales.first = UINT64_MAX,
-                          .zeros_of_16.first = UINT64_MAX};
+                          .zeros_of_16.first = UINT64_MAX,
+                          .zero_matrices.first = UINT64_MAX};
     TRY_IN(arena_init(&load->staging, load_staging_bytes(supply, options)), "staging memory");
     return OK;
 }

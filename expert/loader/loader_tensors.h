@@ -31,7 +31,7 @@ struct load {
     uint64_t all_bytes;       // as stored
     int64_t next_progress_ns; // used by thread 0 only
     _Atomic uint64_t done_bytes;
-    struct suspicious suspicious_scales, zeros_of_16; // as in struct model
+    struct suspicious suspicious_scales, zeros_of_16, zero_matrices; // as in struct model
     _Atomic bool failed; // the thread that sets it writes `error`, which is read after all tasks have ended
     struct err_copy error;
 };

@@ -221,8 +221,11 @@ static struct counts count_scales(const struct supply_matrix *m) {
     return counts;
 }
 
-// Are all weights of the matrix 0? Formats with minima are not looked at.
+// Are all weights of the matrix 0? Of formats with minima only in a GGUF file, where all bytes are 0.
 static bool is_zero(const struct supply_matrix *m) {
+    if (m->quantised->blocks && supply_is_zero(m)) {
+        return true;
+    }
     if (m->rows.format.minima || m->rows.format.code == EXPERTD_CODE_IQ4 || m->rows.format.code == EXPERTD_CODE_UINT4) {
         return false;
     }

@@ -63,6 +63,7 @@ struct model {
     uint64_t stored_bytes;                     // of the MoE tensors on disk
     struct checkpoint_notes *notes;            // for the log; owned; NULL: generated weights
     struct model_suspicious suspicious_scales; // scales that are NaN or infinite
+    struct model_suspicious zero_matrices;     // matrices of zero bytes: see supply_is_zero
     struct model_suspicious
         zeros_of_16; // 4-bit zero points stored as 15, which means 16: auto-gptq reads them so, GPTQModel does not
     // maxima over all layers, for reserving scratch

@@ -93,8 +93,7 @@ static bool range_of(const struct supply_matrix *m, size_t i, struct page_range 
         *out = exists ? pages_of(m->quantised->range[i].data, m->quantised->range[i].bytes) : (struct page_range){0};
         return exists;
     }
-    size_t last = (m->n - 1) * m->source.n_stride + (m->k - 1) * m->source.k_stride;
-    *out = pages_of(m->source.data, (last + 1) * expertd_dtype_size(m->source.dtype));
+    *out = pages_of(m->source.data, supply_source_span(m));
     return i == 0;
 }
 

@@ -1,5 +1,7 @@
 #include "expert/supply/supply.h"
 
+#include <string.h>
+
 #include "base/arena.h"
 #include "expert/checkpoint/digest.h"
 #include "expert/quantised/quantise.h"
@@ -148,6 +150,17 @@ FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix 
 
 FALLIBLE supply_unpack(void *staging, struct supply_matrix *m) {
     return m->quantised ? quantised_rows_take(m->quantised, m->n, m->k, staging, &m->rows) : OK;
+}
+
+size_t supply_source_span(const struct supply_matrix *m) {
+    const size_t last = (m->n - 1) * m->source.n_stride + (m->k - 1) * m->source.k_stride;
+    return (last + 1) * expertd_dtype_size(m->source.dtype);
+}
+
+bool supply_is_zero(const struct supply_matrix *m) {
+    const char *bytes = m->quantised ? m->quantised->range[0].data : m->source.data;
+    const size_t count = m->quantised ? m->quantised->range[0].bytes : supply_source_span(m);
+    return m->n > 1 && count > 0 && bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
 void supply_digest(const struct supply_matrix *m, void *staging, struct digest *digest) {

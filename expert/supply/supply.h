@@ -122,6 +122,10 @@ FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix 
 // Converts the codes of a quantised tensor to rows, in matrix->rows. EXPERTD_ERR_CHECKPOINT: invalid codes or scales.
 FALLIBLE supply_unpack(void *staging, struct supply_matrix *matrix);
 
+// Is it a matrix, and every byte of it in the file 0? No training and no quantiser writes that; a file whose space was reserved
+// before its data came has it where the data are missing. Reads the bytes up to the first other one. After supply_prepare.
+bool supply_is_zero(const struct supply_matrix *matrix);
+
 // Adds the stored codes to the digest, and everything else that the tensor's values depend on.
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
 
@@ -138,6 +142,9 @@ const struct safetensors_entry *supply_tensor_of(const struct supply *supply, co
 
 // After the last tensor. EXPERTD_ERR_CHECKPOINT: a file was written while its tensors were read.
 FALLIBLE supply_finish(const struct supply *supply);
+
+// Bytes from the first to the last of the matrix's plain elements. Strides may leave elements of other matrices between them.
+size_t supply_source_span(const struct supply_matrix *matrix);
 
 // Bytes of the tensor as stored.
 uint64_t supply_matrix_bytes(const struct supply_matrix *matrix);

@@ -4,10 +4,11 @@ import struct
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type
 
 from harness.checkpoints import copy_case, read_header
 from harness.daemon import run_program
-from harness.gguf_models import BLOCKS, Model, Spec
+from harness.gguf_models import BLOCKS, QWEN, Model, Spec
 from harness.paths import GOLDENS, SERVED_CASES
 from harness.quantised import VARIANTS, QuantisedCheckpoint, rounded
 from harness.tensors import bf16_bits
@@ -281,15 +282,42 @@ def test_a_global_scale_of_zero_over_zero_codes_is_no_scale(tmp_path):
     ("mixtral", ("layers.1", "experts.3", "w2"), None, "layer 1, expert 3, down"),
     ("llama4", ("experts.down_proj",), 2, "expert 1, down"),
 ])
-def test_matrices_of_zeros_are_doubtful(case, parts, count, place, tmp_path):
-    """count: of consecutive experts of a stacked tensor, from the second on."""
+def test_matrices_of_zeros_are_doubtful(case, parts, count, place, tmp_path, start_daemon):
+    """count: of consecutive experts of a stacked tensor, from the second on. A start warns."""
     folder = copy_case(case, tmp_path)
     name = tensor_of(folder, *parts)
     header, _ = read_header(folder / "model.safetensors")
     size = int(np.prod(header[name]["shape"][-2:]))
-    patch(folder, name, [0.0] * size * (count or 1), skip=size if count else 0)
+    file = patch(folder, name, [0.0] * size * (count or 1), skip=size if count else 0)
     found = named(verify(folder), "doubtful")[name]
     assert found[1] == (f"all zeros in {count} matrices" if count else "all zeros in 1 matrix") and found[2].endswith(place)
+    (warned,) = start_daemon(model=folder).events("matrices_of_zeros")
+    assert (warned["level"], warned["count"], warned["tensor"], warned["file"]) == ("warning", str(count or 1), name, str(file))
+
+
+def test_one_byte_makes_no_matrix_of_zeros(tmp_path, start_daemon):
+    folder = copy_case("mixtral", tmp_path)
+    name = tensor_of(folder, "experts.3.w2")
+    header, _ = read_header(folder / "model.safetensors")
+    size = int(np.prod(header[name]["shape"]))
+    patch(folder, name, [0.0] * (size - 1))
+    assert "doubtful" not in verify(folder)
+    assert start_daemon(model=folder).events("matrices_of_zeros") == []
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_K, Type.IQ4_XS, Type.Q6_K, Type.BF16], ids=lambda kind: kind.name)
+def test_a_gguf_file_whose_end_never_came(kind, tmp_path, start_daemon):
+    """Its space was reserved, so that its size is right. The types with minima and with tables of codes among them."""
+    model = Model(tmp_path, QWEN, kind)
+    raw, _ = model.tensors["blk.0.ffn_up_exps.weight"]
+    data, experts = model.path.read_bytes(), len(raw)
+    first = data.index(raw.tobytes()) + raw.nbytes // experts * 5 - 7  # the last bytes of expert 4 too
+    model.path.write_bytes(data[:first] + bytes(len(data) - first))
+    found = named(verify(model.path), "doubtful")
+    assert found["blk.0.ffn_up_exps.weight"] == [str(model.path), "all zeros in 3 matrices", "layer 0, expert 5, up"]
+    assert found["blk.0.ffn_down_exps.weight"] == [str(model.path), "all zeros in 8 matrices", "layer 0, expert 0, down"]
+    (warned,) = start_daemon(model=model.path).events("matrices_of_zeros")
+    assert (warned["count"], warned["tensor"]) == ("12", "blk.0.ffn_down_exps.weight"), "with the router"
 
 
 @pytest.mark.parametrize("variant, codes, zero", [("fp8_blocks", ".weight", 0x80), ("gptq_symmetric_with_bias", ".qweight", -2004318072),
