@@ -47,11 +47,35 @@ const struct ggml_type *ggml_type_of(uint32_t id) {
     return id < GGML_TYPE_IDS && TYPES[id].name ? &TYPES[id] : NULL;
 }
 
+// Ollama's first files of gpt-oss have MXFP4 under the number of Q4_2, with the codes of a block in another order than llama.cpp's.
 static const struct ggml_withdrawn WITHDRAWN[GGML_TYPE_IDS] = {
-    [4] = {"Q4_2", "Q4_0"},      [5] = {"Q4_3", "Q4_1"},          [31] = {"Q4_0_4_4", "Q4_0"},     [32] = {"Q4_0_4_8", "Q4_0"},
-    [33] = {"Q4_0_8_8", "Q4_0"}, [36] = {"IQ4_NL_4_4", "IQ4_NL"}, [37] = {"IQ4_NL_4_8", "IQ4_NL"}, [38] = {"IQ4_NL_8_8", "IQ4_NL"},
+    [4] = {"Q4_2", "Q4_0 file, or, of Ollama's gpt-oss, which has its own MXFP4 under this number, llama.cpp's MXFP4"},
+    [5] = {"Q4_3", "Q4_1"},
+    [31] = {"Q4_0_4_4", "Q4_0"},
+    [32] = {"Q4_0_4_8", "Q4_0"},
+    [33] = {"Q4_0_8_8", "Q4_0"},
+    [36] = {"IQ4_NL_4_4", "IQ4_NL"},
+    [37] = {"IQ4_NL_4_8", "IQ4_NL"},
+    [38] = {"IQ4_NL_8_8", "IQ4_NL"},
 };
 
 const struct ggml_withdrawn *ggml_withdrawn_type(uint32_t id) {
     return id < GGML_TYPE_IDS && WITHDRAWN[id].name ? &WITHDRAWN[id] : NULL;
+}
+
+// The fork's ids: from 97 those with interleaved activations, from 133 these, from 202 to 399 those with interleaved rows (..._R4).
+enum { IK_FIRST = 97, IK_NAMED = 133, IK_LAST = 399 };
+static const char *const IK_NAMES[] = {
+    [133 - IK_NAMED] = "Q6_0",    [137 - IK_NAMED] = "IQ2_K",  [138 - IK_NAMED] = "IQ3_K",  [139 - IK_NAMED] = "IQ4_K",
+    [140 - IK_NAMED] = "IQ5_K",   [141 - IK_NAMED] = "IQ6_K",  [144 - IK_NAMED] = "IQ4_KS", [145 - IK_NAMED] = "IQ2_KS",
+    [146 - IK_NAMED] = "IQ4_KSS", [152 - IK_NAMED] = "IQ5_KS", [153 - IK_NAMED] = "IQ2_KT", [154 - IK_NAMED] = "IQ3_KT",
+    [155 - IK_NAMED] = "IQ4_KT",  [156 - IK_NAMED] = "IQ3_KS", [157 - IK_NAMED] = "IQ2_KL", [158 - IK_NAMED] = "IQ1_KT",
+};
+
+const char *ggml_ik_type(uint32_t id) {
+    const size_t count = sizeof IK_NAMES / sizeof *IK_NAMES;
+    if (id < IK_FIRST || id > IK_LAST) {
+        return NULL;
+    }
+    return id >= IK_NAMED && id - IK_NAMED < count && IK_NAMES[id - IK_NAMED] ? IK_NAMES[id - IK_NAMED] : "a type";
 }

@@ -36,10 +36,14 @@ struct ggml_type {
 // NULL: an unknown or withdrawn type.
 const struct ggml_type *ggml_type_of(uint32_t id);
 
-// A type that llama.cpp no longer has: its name, and the one to use in its place. NULL: it never was one.
+// A type that llama.cpp no longer has: its name, and the files to use in its place. NULL: it never was one.
 struct ggml_withdrawn {
     const char *name, *instead;
 };
 const struct ggml_withdrawn *ggml_withdrawn_type(uint32_t id);
+
+// The name of a type that ik_llama.cpp has and llama.cpp does not, "IQ4_KS"; "a type" for those that this table does not name.
+// NULL: the id is not among the fork's.
+const char *ggml_ik_type(uint32_t id);
 
 #endif

@@ -252,9 +252,19 @@ static FALLIBLE take_type(struct parser *p, struct safetensors_entry *entry) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "its type is %" PRIu32 ", %s, which llama.cpp has withdrawn: use the model's %s file", id,
              old->name, old->instead);
     }
+    if (ggml_ik_type(id)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "its type is %" PRIu32
+             ", %s of ik_llama.cpp, which is not served: use a file of the model in llama.cpp's types (Q4_K_M, "
+             "Q6_K, ...)",
+             id, ggml_ik_type(id));
+    }
     if (!type) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
-             "its type is %" PRIu32 ", which is unknown: the file was written by a newer llama.cpp or a fork, or is damaged", id);
+             "its type is %" PRIu32
+             ", which is unknown: the file was written by a newer llama.cpp or a fork, or is damaged; use a file "
+             "of the model in another quantisation, or download it again",
+             id);
     }
     entry->view.dtype = type->dtype;
     entry->blocks = type->dtype == EXPERTD_DTYPE_NONE ? type : NULL;

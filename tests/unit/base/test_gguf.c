@@ -309,6 +309,12 @@ static void refuses_damaged_tensors(void **state) {
     refuse_tensor("t", (uint64_t[4]){4}, 36, 0,
                   "tensor t: its type is 36, IQ4_NL_4_4, which llama.cpp has withdrawn: use the model's IQ4_NL file");
     refuse_tensor("t", (uint64_t[4]){4}, 31, 0, "tensor t: its type is 31, Q4_0_4_4, which llama.cpp has withdrawn");
+    refuse_tensor("t", (uint64_t[4]){4}, 4, 0, "or, of Ollama's gpt-oss, which has its own MXFP4 under this number, llama.cpp's");
+    refuse_tensor("t", (uint64_t[4]){4}, 144, 0,
+                  "tensor t: its type is 144, IQ4_KS of ik_llama.cpp, which is not served: use a file");
+    refuse_tensor("t", (uint64_t[4]){4}, 97, 0, "tensor t: its type is 97, a type of ik_llama.cpp");
+    refuse_tensor("t", (uint64_t[4]){4}, 399, 0, "tensor t: its type is 399, a type of ik_llama.cpp");
+    refuse_tensor("t", (uint64_t[4]){4}, 400, 0, "tensor t: its type is 400, which is unknown");
     refuse_tensor("t", (uint64_t[4]){4}, UINT32_MAX, 0, "tensor t: its type is 4294967295");
     refuse_tensor("t", (uint64_t[4]){33}, GGML_Q4_0, 0, "tensor t: its rows have 33 elements, which do not fill blocks of Q4_0");
     refuse_tensor("t", (uint64_t[4]){1ull << 40, 1ull << 40}, 0, 0, "tensor t: the product of shape");
