@@ -116,9 +116,8 @@ static err_t missing(const struct tensor_finder *finder, const char *name) {
                       finder->sizes);
 }
 
-// Outermost dimensions of 1 in a GGUF file may be padding; ggml always has four.
-static bool same_shape(const struct tensor_finder *finder, const struct expertd_tensor_view *view,
-                       const struct tensor_shape *shape) {
+bool tensor_has_shape(const struct tensor_finder *finder, const struct expertd_tensor_view *view,
+                      const struct tensor_shape *shape) {
     uint32_t first = 0;
     while (checkpoint_is_gguf(finder->checkpoint) && view->rank - first > shape->rank && view->shape[first] == 1) {
         first++;
@@ -146,8 +145,8 @@ static FALLIBLE take_either(struct tensor_finder *finder, const char *name, cons
         return missing(finder, name);
     }
     TRY(entry->blocks && blocks ? OK : check_dtype(finder, entry));
-    bool first = same_shape(finder, &entry->view, &shapes[0]);
-    if (!first && !same_shape(finder, &entry->view, &shapes[1])) {
+    bool first = tensor_has_shape(finder, &entry->view, &shapes[0]);
+    if (!first && !tensor_has_shape(finder, &entry->view, &shapes[1])) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], expected[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, expected[0]);
         expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, expected[1]);

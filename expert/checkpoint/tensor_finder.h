@@ -43,6 +43,9 @@ bool tensor_is_taken(const struct tensor_finder *finder, const struct safetensor
 // Marks a tensor returned by tensor_look as taken.
 void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry);
 
+// Has the tensor the shape? Outermost dimensions of 1 in a GGUF file may be padding; ggml always has four.
+bool tensor_has_shape(const struct tensor_finder *finder, const struct expertd_tensor_view *view, const struct tensor_shape *shape);
+
 // The first name that begins with `prefix`; NULL: none.
 const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix);
 

@@ -52,14 +52,17 @@ static bool is_later_part(const char *name) {
     return part_numbers(name, &number, &count) && number > 1;
 }
 
-// Is it the projector for images that many repositories add, or the importance matrix of a quantisation?
-static bool is_beside_models(const char *name) {
-    return strcasestr(name, "mmproj") || strcasestr(name, "imatrix");
-}
+// Which files count as models by their names.
+enum names {
+    NAMES_PLAIN,
+    // Also with "imatrix": files of the importance matrix of a quantisation have it, and some models that were quantised by one.
+    NAMES_IMATRIX,
+};
 
-// A file that a model begins with.
-static bool begins_model(const char *name) {
-    return has_suffix(name, SUFFIX) && !is_later_part(name) && !is_beside_models(name);
+// A file that a model begins with. Many repositories add the projector for images (mmproj).
+static bool begins_model(const char *name, enum names names) {
+    bool beside = strcasestr(name, "mmproj") || (names == NAMES_PLAIN && strcasestr(name, "imatrix"));
+    return has_suffix(name, SUFFIX) && !is_later_part(name) && !beside;
 }
 
 struct candidates {
@@ -88,8 +91,8 @@ static bool is_in(const char *name, const char *quantisation) {
 }
 
 // Adds the models of folder/below in the quantisation to `out`, and all models to `all`; below NULL: the folder itself.
-static void list_quantisation(const char *folder, const char *below, const char *quantisation, struct candidates *out,
-                              struct candidates *all) {
+static void list_quantisation(const char *folder, const char *below, const char *quantisation, enum names names,
+                              struct candidates *out, struct candidates *all) {
     char path[PATH_MAX], name[2 * NAME_MAX + 2];
     int length = snprintf(path, sizeof path, "%s%s%s", folder, below ? "/" : "", below ? below : "");
     DIR *dir = length > 0 && length < (int)sizeof path ? opendir(path) : NULL;
@@ -97,7 +100,7 @@ static void list_quantisation(const char *folder, const char *below, const char 
         if (is_later_part(d->d_name) && is_in(d->d_name, quantisation)) {
             snprintf(out->later, sizeof out->later, "%s", d->d_name);
         }
-        if (!begins_model(d->d_name)) {
+        if (!begins_model(d->d_name, names)) {
             continue;
         }
         snprintf(name, sizeof name, "%s%s%s", below ? below : "", below ? "/" : "", d->d_name);
@@ -111,17 +114,27 @@ static void list_quantisation(const char *folder, const char *below, const char 
     }
 }
 
-FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation, char file[PATH_MAX]) {
-    struct candidates found = {0}, all = {0};
-    list_quantisation(folder, NULL, quantisation, &found, &all);
+// The same in the folder and the folders in it.
+static void list_repository(const char *folder, const char *quantisation, enum names names, struct candidates *out,
+                            struct candidates *all) {
+    *out = *all = (struct candidates){0};
+    list_quantisation(folder, NULL, quantisation, names, out, all);
     DIR *dir = opendir(folder);
     for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
         if (d->d_name[0] != '.') {
-            list_quantisation(folder, d->d_name, quantisation, &found, &all);
+            list_quantisation(folder, d->d_name, quantisation, names, out, all);
         }
     }
     if (dir) {
         closedir(dir);
+    }
+}
+
+FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation, char file[PATH_MAX]) {
+    struct candidates found, all;
+    list_repository(folder, quantisation, NAMES_PLAIN, &found, &all);
+    if (found.count == 0 && !found.later[0]) {
+        list_repository(folder, quantisation, NAMES_IMATRIX, &found, &all);
     }
     if (found.count == 0 && found.later[0]) {
         char command[FOLDER_COMMAND_MAX];
@@ -142,12 +155,12 @@ FALLIBLE gguf_parts_of_quantisation(const char *folder, const char *quantisation
     return OK;
 }
 
-static void list_folder(const char *path, struct candidates *out) {
+static void list_folder(const char *path, enum names names, struct candidates *out) {
     *out = (struct candidates){0};
     DIR *dir = opendir(path);
     for (const struct dirent *d = dir ? readdir(dir) : NULL; d; d = readdir(dir)) {
         out->has_safetensors = out->has_safetensors || has_suffix(d->d_name, OTHER_SUFFIX);
-        if (begins_model(d->d_name)) {
+        if (begins_model(d->d_name, names)) {
             add_candidate(out, d->d_name);
         }
     }
@@ -168,7 +181,10 @@ FALLIBLE gguf_parts_find(const char *path, char file[PATH_MAX], bool *found) {
         snprintf(file, PATH_MAX, "%s", path);
         return OK;
     }
-    list_folder(path, &candidates);
+    list_folder(path, NAMES_PLAIN, &candidates);
+    if (candidates.count == 0) {
+        list_folder(path, NAMES_IMATRIX, &candidates);
+    }
     if (candidates.has_safetensors || candidates.count == 0) {
         return OK;
     }

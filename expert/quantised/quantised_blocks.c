@@ -1,6 +1,4 @@
 // All steps for GGUF files: a matrix whose elements are codes in blocks.
-#include <string.h>
-
 #include "expert/quantised/ggml_blocks.h"
 #include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
@@ -16,7 +14,7 @@ static FALLIBLE check_shape(const struct tensor_finder *finder, const struct qua
     const struct tensor_shape shape = module->experts ? (struct tensor_shape){3, {module->experts, module->n, module->k}}
                                                       : (struct tensor_shape){2, {module->n, module->k}};
     const struct expertd_tensor_view *view = &entry->view;
-    if (view->rank != shape.rank || memcmp(view->shape, shape.dims, shape.rank * sizeof *shape.dims) != 0) {
+    if (!tensor_has_shape(finder, view, &shape)) {
         char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], expected[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but %s requires %s (%s): the two belong to different models",
              checkpoint_file_of(finder->checkpoint, entry), entry->name, expertd_tensor_shape_text(view->shape, view->rank, found),

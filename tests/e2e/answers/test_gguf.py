@@ -262,12 +262,13 @@ def test_nvfp4_reads_the_scales_that_ggml_reads_as_zero(tmp_path, start_daemon):
 
 
 def test_outer_dimensions_of_1_are_padding(tmp_path, start_daemon):
-    model = Model(tmp_path, QWEN, Type.Q8_0)
-    for name in ("blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_exps.weight"):
-        raw, kind = model.tensors[name]
-        model.tensors[name] = (raw[None], kind)
-    model.write(0)
-    served(start_daemon("--compute-dtype", "f32", model=model.path), model)
+    """Of matrices in blocks and of plain tensors: the shared expert's, its gate's, and those of one expert each in files of 2023."""
+    for name in ("qwen2moe", "llama_of_2023"):
+        model = Model(tmp_path / name, ARCHITECTURES[name], Type.Q8_0)
+        for tensor_name, (raw, kind) in model.tensors.items():
+            model.tensors[tensor_name] = (raw.reshape((1,) * (4 - raw.ndim) + raw.shape), kind)
+        model.write(0)
+        served(start_daemon("--compute-dtype", "f32", model=model.path), model)
 
 
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q5_K, Type.BF16], ids=lambda kind: kind.name)
@@ -387,7 +388,14 @@ def test_a_file_of_the_hub_cache_by_its_quantisation(tmp_path, start_daemon):
     models["Q8_0"] = Model(snapshot / "Q8_0", QWEN, Type.Q8_0, name="Tiny-Q8_0", parts=2)
     for beside in ("mmproj-F16", "Tiny-mmproj-Q4_K", "imatrix_Q6_K"):
         (snapshot / f"{beside}.gguf").write_bytes(models["Q4_K"].path.read_bytes())
+    models["Q5_K"] = Model(snapshot, QWEN, Type.Q5_K, name="Tiny-imatrix-Q5_K")  # a model, which no other file names
     for kind, model in models.items():
         daemon = start_daemon("--compute-dtype", "f32", model=f"Acme/Tiny-GGUF:{kind.lower()}",
                               env={"HF_HUB_CACHE": str(tmp_path / "hub")})
         assert served(daemon, model).quantisation == kind.lower()
+
+
+def test_a_folder_of_one_model_that_was_quantised_by_an_importance_matrix(tmp_path, start_daemon):
+    model = Model(tmp_path, QWEN, Type.Q8_0, name="Tiny-imatrix-Q8_0")
+    (tmp_path / "mmproj-F16.gguf").write_bytes(model.path.read_bytes())
+    served(start_daemon("--compute-dtype", "f32", model=tmp_path), model)
