@@ -76,8 +76,9 @@ struct checkpoint_notes *checkpoint_take_notes(struct checkpoint *checkpoint);
 // decides, so the tensor is not part of the model; but programs that read complete files would use it.
 void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix);
 
-// Notes the tensors whose names begin with `prefix` and that a file of the index has beside the one that the index names, if programs
-// that read complete files in the order of their names would take that copy. The index decides here. Only of files that were read.
+// Notes the tensors whose names begin with `prefix` and that a file of the index has beside the one that the index names, if
+// programs that read complete files in the order of their names would take that copy. The index decides here. Only of files that
+// were read.
 void checkpoint_note_copies(const struct checkpoint *checkpoint, const char *prefix);
 
 // Calls `visit` for each tensor below `prefix` that a listed file has and the index does not list, until one returns an error. Only
