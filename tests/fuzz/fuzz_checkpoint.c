@@ -14,6 +14,7 @@
 #include "expert/architecture/architecture.h"
 #include "expert/checkpoint/digest.h"
 #include "expert/layout/layer_finder.h"
+#include "expert/quantised/quantised_tensors.h"
 
 enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e, WEIGHTS_READ_MAX = 1 << 15 };
 
@@ -95,6 +96,28 @@ static void check_quantised(const struct range *file, const struct quantised_mat
     }
 }
 
+// In blocks, of GGUF files: a matrix, or a vector with n = 1.
+static void check_blocks(const struct range *file, const struct safetensors_entry *blocks, size_t n, size_t k) {
+    const struct quantised_matrix m = quantised_of_blocks(blocks, 0, k);
+    check_quantised(file, &m, n, k);
+}
+
+static void check_any_matrix(const struct range *file, const struct matrix_source *m, size_t n, size_t k) {
+    if (m->blocks) {
+        check_blocks(file, m->blocks, n, k);
+    } else {
+        check_matrix(file, &m->plain, n, k);
+    }
+}
+
+static void check_any_vector(const struct range *file, const struct vector_source *v, size_t n) {
+    if (v->blocks) {
+        check_blocks(file, v->blocks, 1, n);
+    } else {
+        check_vector(file, v, n);
+    }
+}
+
 static void check_expert(const struct range *file, const struct expert_source *e, size_t width, size_t hidden) {
     for (int part = 0; part < PART_COUNT; part++) {
         size_t n = part == PART_DOWN ? hidden : width;
@@ -107,12 +130,16 @@ static void check_expert(const struct range *file, const struct expert_source *e
 
 static void check_layer(const struct range *file, const struct layer_tensors *l) {
     const struct layer_params *p = &l->params;
-    check_matrix(file, &l->router, p->routing.num_experts, p->hidden_size);
-    check_vector(file, &l->router_bias, p->routing.num_experts);
-    check_vector(file, &l->selection_bias, p->routing.num_experts);
-    check_matrix(file, &l->shared_gate, 1, p->hidden_size);
+    check_any_matrix(file, &l->router, p->routing.num_experts, p->hidden_size);
+    check_any_vector(file, &l->router_bias, p->routing.num_experts);
+    check_any_vector(file, &l->selection_bias, p->routing.num_experts);
+    check_any_matrix(file, &l->shared_gate, 1, p->hidden_size);
+    if (p->latent_size > 0) {
+        check_any_matrix(file, &l->latent_in, p->latent_size, p->hidden_size);
+        check_any_matrix(file, &l->latent_out, p->hidden_size, p->latent_size);
+    }
     for (uint32_t e = 0; e < p->num_experts; e++) {
-        check_expert(file, &l->experts[e], p->intermediate_size, p->hidden_size);
+        check_expert(file, &l->experts[e], p->intermediate_size, p->latent_size > 0 ? p->latent_size : p->hidden_size);
     }
     if (shared_has_expert(p->shared)) {
         check_expert(file, &l->shared, p->shared_intermediate_size, p->hidden_size);

@@ -122,7 +122,7 @@ static void bailing_hybrid_normalises_by_its_flag_even_if_k_is_one(void **state)
     refuse_params(BAILING("bailing_moe_v2", "2", ",\"norm_topk_prob\":false"), "norm_topk_prob is false");
 }
 
-static void late_layers_of_ling_3_are_clamped(void **state) {
+static void ling_3_clamps_late_layers_and_scores_by_sigmoid(void **state) {
     (void)state;
 #define LING_3(more)                                                                                                               \
     BAILING("bailing_moe_v3", "2",                                                                                                 \
@@ -138,17 +138,13 @@ static void late_layers_of_ling_3_are_clamped(void **state) {
     assert_int_equal(p.activation.clamp, EXPERTD_CLAMP_NONE);
     refuse_params(BAILING("bailing_moe_v3", "2", ",\"expert_swiglu_limit_list\":[-4]"), "expert_swiglu_limit_list[0] is -4");
     refuse_params(BAILING("bailing_moe_v3", "2", ",\"swiglu_limit\":7"), "swiglu_limit is 7");
+    refuse_params(BAILING("bailing_moe_v3", "2", ",\"moe_router_score_func\":\"softmax\""),
+                  "moe_router_score_func is softmax, which is not supported: expected sigmoid");
     params_at(DEEPSEEK("deepseek_v3", ",\"expert_swiglu_limit_list\":[0,null,0.0]"), 1);
     refuse_params(DEEPSEEK("deepseek_v3", ",\"expert_swiglu_limit_list\":[0,7,7]"),
                   "expert_swiglu_limit_list[1] is 7, which is not supported");
     refuse_params(DEEPSEEK("deepseek_v3", ",\"share_expert_swiglu_limit_list\":[0,0,16.0]"),
                   "share_expert_swiglu_limit_list[2] is 16.0");
-}
-
-static void other_scores_of_ling_are_refused(void **state) {
-    (void)state;
-    refuse_params(BAILING("bailing_moe_v3", "2", ",\"moe_router_score_func\":\"softmax\""),
-                  "moe_router_score_func is softmax, which is not supported: expected sigmoid");
 }
 
 static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
@@ -508,8 +504,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
         cmocka_unit_test(absent_group_keys_take_the_default_of_the_models_code),
         cmocka_unit_test(bailing_hybrid_normalises_by_its_flag_even_if_k_is_one),
-        cmocka_unit_test(late_layers_of_ling_3_are_clamped),
-        cmocka_unit_test(other_scores_of_ling_are_refused),
+        cmocka_unit_test(ling_3_clamps_late_layers_and_scores_by_sigmoid),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
