@@ -225,7 +225,8 @@ static FALLIBLE expect_no_limits(const struct architecture *row, const struct co
     }
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         const char *const keys[] = {KEYS[i], NULL};
-        size_t count = config_list_length(config, KEYS[i]);
+        size_t count;
+        TRY(config_list(config, KEYS[i], "limits, one for each layer", &count));
         for (uint32_t layer = 0; layer < count; layer++) {
             double limit = 0;
             bool found;
