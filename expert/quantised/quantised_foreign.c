@@ -1,7 +1,6 @@
-#include "expert/quantised/quantised_foreign.h"
-
 #include <string.h>
 
+#include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
 
 #define OTHER_CODES "take the model's BF16 checkpoint, or one in FP8, INT8, INT4, MXFP8, MXFP4 or NVFP4"

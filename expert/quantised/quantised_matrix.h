@@ -67,6 +67,11 @@ struct quantised_rows {
     size_t zeros_of_16;                     // 4-bit zero points stored as 15 and read as 16; some quantisers mean another value
 };
 
+// Bytes of a row of `count` codes.
+static inline size_t quantised_row_bytes(unsigned bits, size_t count) {
+    return bits == 8 ? count : (count + 1) / 2;
+}
+
 // Number of scales of a row of k codes.
 size_t quantised_scales(const struct expertd_quantised_format *format, size_t k);
 
@@ -76,6 +81,13 @@ size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, siz
 // Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, scale_of_k
 // is inconsistent, or the zero points contradict config.json. staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
+
+// The stored scale of scale row `row`, scale group g.
+static inline const void *quantised_rows_scale_at(const struct quantised_rows *rows, size_t row, size_t g) {
+    const struct expertd_quantised_source *source = &rows->source;
+    size_t index = row * source->scale_n_stride + g * source->scale_g_stride;
+    return (const char *)source->scales + index * expertd_dtype_size(rows->format.scale);
+}
 
 // Adds codes, zero points, scales, minima, the global scale and the order to the digest, row by row.
 void quantised_rows_digest(const struct quantised_rows *rows, size_t n, size_t k, struct digest *digest);

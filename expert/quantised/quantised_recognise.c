@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "expert/quantised/quantised_foreign.h"
 #include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
 
