@@ -457,6 +457,13 @@ FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const stru
     return quantisation_source_read(source, checkpoint->config, folder ? checkpoint->path : NULL, checkpoint->notes);
 }
 
+FALLIBLE checkpoint_mlx_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
+    struct quantisation *mlx = &checkpoint->quantisation->mlx;
+    TRY(mlx->is_read ? OK : quantisation_read_mlx(checkpoint->config, mlx));
+    *out = mlx;
+    return mlx->config ? OK : checkpoint_quantisation(checkpoint, out);
+}
+
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {
     INVARIANT(checkpoint->notes);
     return checkpoint->notes;

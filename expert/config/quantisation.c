@@ -386,6 +386,36 @@ static FALLIBLE read_all(const struct config *config, const struct quantisation_
     return read_section(out);
 }
 
+// ---- MLX's section ----
+
+// Its key is also that of an object in ModelOpt's file, which has neither of these members.
+static bool find_mlx_section(const struct config *config, struct quantisation *out) {
+    static const char SECTION[] = "quantization";
+    const struct config *const places[] = {config, config_text(config)};
+    for (size_t i = 0; i < 2 && !out->config; i++) {
+        if (config_has(places[i], "quantization.bits") || config_has(places[i], "quantization.group_size")) {
+            out->config = places[i];
+            out->object = out->section = SECTION;
+        }
+    }
+    return out->config != NULL;
+}
+
+static FALLIBLE read_mlx_section(struct quantisation *q) {
+    TRY(quantisation_read_setting(q->config, q->object, q->section, &q->texts, &q->base));
+    return quantisation_read_mlx_overrides(q->config, q->object, &q->overrides);
+}
+
+FALLIBLE quantisation_read_mlx(const struct config *config, struct quantisation *out) {
+    *out = (struct quantisation){0};
+    err_t e = find_mlx_section(config, out) ? read_mlx_section(out) : OK;
+    out->is_read = true;
+    if (err_is(e)) {
+        quantisation_deinit(out);
+    }
+    return e;
+}
+
 FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
     *out = (struct quantisation){0};
     err_t e = read_all(config, beside, out);
@@ -410,7 +440,7 @@ void quantisation_deinit(struct quantisation *q) {
 
 static void add_candidate(const struct quantisation *q, const struct quantisation_override *override,
                           struct quantisation_candidates *out) {
-    struct quantisation_setting setting = q->base;
+    struct quantisation_setting setting = override->alone ? (struct quantisation_setting){0} : q->base;
     quantisation_lay_over(&setting, &override->setting);
     for (size_t i = 0; i < out->count; i++) {
         if (quantisation_same_setting(&out->at[i], &setting)) {

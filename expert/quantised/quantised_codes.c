@@ -3,7 +3,7 @@
 
 #include "expert/quantised/quantised_take.h"
 
-enum { WORD_BITS = 32, BLOCK_K = 32, BLOCK_BYTES = 16, BYTE_CODES = 8 };
+enum { WORD_BITS = 32, BLOCK_K = 32, BLOCK_BYTES = 16, BYTE_CODES = 8, NIBBLE = 4 };
 
 static const uint8_t AWQ_ORDER[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -34,6 +34,7 @@ static struct tensor_shape codes_shape(const struct take *t, unsigned bits) {
     case CODES_BLOCKS:
         return (struct tensor_shape){3, {n, take_ceiling(k, BLOCK_K), BLOCK_BYTES}};
     case CODES_WORDS:
+    case CODES_STREAM:
         shape.dims[1] = take_ceiling(k * bits, WORD_BITS);
         break;
     case CODES_WORDS_AWQ:
@@ -62,9 +63,23 @@ static bool has_4_bits(const struct take *t) {
     return !t->format->code_of_dtype && (t->format->code == EXPERTD_CODE_INT4 || t->format->code == EXPERTD_CODE_E2M1);
 }
 
+// K is a multiple of 32 in such rows, so that at most one of the sizes fits.
+static bool fits_stream(struct take *t) {
+    static const unsigned BITS[] = {1, 2, 3, 5, 6, 8, NIBBLE}; // the last is named in messages
+    for (size_t i = 0; i < sizeof BITS / sizeof *BITS; i++) {
+        if (fits_bits(t, BITS[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // Integers in words have 4 bits, or 8 if only that fits.
 static bool fits(struct take *t, bool transposed) {
     t->transposed = transposed;
+    if (t->format->layout == CODES_STREAM) {
+        return fits_stream(t);
+    }
     unsigned least = has_4_bits(t) ? 4 : 8;
     bool may_be_8 = t->format->code == EXPERTD_CODE_INT4 && !are_words_along_n(t);
     if (fits_bits(t, least) || (may_be_8 && fits_bits(t, 8))) {
@@ -114,7 +129,7 @@ static FALLIBLE check_units(const struct take *t, size_t word) {
     const struct quantised_module *p = t->module;
     bool n_major = layout == CODES_WORDS_N_MAJOR; // its words hold consecutive k, those of its zero points consecutive n
     bool k_words = n_major || (layout == CODES_WORDS && t->transposed);
-    uint64_t k_unit = layout == CODES_BLOCKS ? BLOCK_K : layout == CODES_PAIRS ? 2 : k_words ? word : 1;
+    uint64_t k_unit = layout == CODES_BLOCKS || layout == CODES_STREAM ? BLOCK_K : layout == CODES_PAIRS ? 2 : k_words ? word : 1;
     uint64_t n_unit = n_major || are_words_along_n(t) ? word : 1;
     if (p->k % k_unit != 0 || p->n % n_unit != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -140,13 +155,15 @@ static enum expertd_weight_code code_of(const struct take *t) {
     if (t->format->code_of_dtype) {
         return t->codes->view.dtype == EXPERTD_DTYPE_F8_E5M2 ? EXPERTD_CODE_E5M2 : EXPERTD_CODE_E4M3;
     }
-    return t->bits == 8 && t->format->code == EXPERTD_CODE_INT4 ? EXPERTD_CODE_INT8 : t->format->code;
+    bool wide = t->format->layout == CODES_STREAM ? t->bits > NIBBLE : t->bits == 8 && t->format->code == EXPERTD_CODE_INT4;
+    return wide ? EXPERTD_CODE_INT8 : t->format->code;
 }
 
 static struct expertd_code_words code_words(const struct take *t, size_t word) {
     size_t n = t->module->n;
     struct expertd_code_words c = {.data = t->codes->view.data, .bits = t->bits};
-    c.flip = are_words(t) && code_of(t) == EXPERTD_CODE_INT8 ? 0x80 : 0; // words hold offset binary; INT8 is two's complement
+    // Words hold offset binary, but INT8 is two's complement.
+    c.flip = t->bits == 8 && code_of(t) == EXPERTD_CODE_INT8 && t->format->layout != CODES_ROWS ? 0x80 : 0;
     uint32_t first = t->module->experts > 0;
     switch (t->format->layout) {
     case CODES_WORDS_AWQ:
@@ -243,6 +260,10 @@ FALLIBLE take_codes(struct take *t) {
     TRY(check_units(t, word));
     t->out->codes = code_words(t, word);
     t->out->format.code = code_of(t);
+    if (t->format->layout == CODES_STREAM) {
+        t->out->affine.bits = t->bits;
+        t->out->codes.bits = code_of(t) == EXPERTD_CODE_INT8 ? 8 : NIBBLE;
+    }
     TRY(t->format->layout == CODES_WORDS_QUARK ? take_quark(t) : OK);
     take_range(t, t->codes);
     return OK;

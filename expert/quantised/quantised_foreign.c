@@ -9,8 +9,6 @@
 static const struct foreign_tensor {
     const char *suffix, *meaning, *mend;
 } TENSORS[] = {
-    {".biases", "is part of MLX's affine quantisation (code x scale + bias)",
-     "take the original checkpoint that was converted for MLX"},
     {".weight.absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".weight.quant_map", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES}, // of stacked experts

@@ -22,8 +22,13 @@ static bool are_rows(const struct expertd_code_words *c) {
     return rows && c->flip == 0 && c->add == 0 && (c->bits == 8 || c->n_stride % 2 == 0);
 }
 
+// Are rows of affine codes to be unpacked?
+static bool are_streams(const struct quantised_matrix *m) {
+    return m->affine.bits && m->affine.bits != m->codes.bits;
+}
+
 static bool codes_are_staged(const struct quantised_matrix *m) {
-    return m->ordered || m->blocks || !are_rows(&m->codes);
+    return m->ordered || m->blocks || are_streams(m) || !are_rows(&m->codes);
 }
 
 struct staging {
@@ -44,8 +49,9 @@ struct buffers {
     void *sorting;   // scratch of expertd_quantised_codes_as_sorted_rows
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
-    // of blocks, in format.scale:
+    // of blocks and affine codes, in format.scale:
     uint8_t *scales, *minima;             // [n][scales]
+    float *stored_minima;                 // [n][scales] of affine codes of 8 bits
     uint8_t *super_scales, *super_minima; // [n][supers], where format.scale is I8
 };
 
@@ -69,10 +75,11 @@ static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t 
     if (m->zeros.data) {
         out->zeros = reserve(&staging, n * quantised_scales(&m->format, k));
     }
-    if (m->blocks) {
+    if (m->blocks || m->affine.bits) {
         size_t bytes = n * quantised_scales(&m->format, k) * expertd_dtype_size(m->format.scale);
         out->scales = reserve(&staging, bytes);
         out->minima = m->format.minima ? reserve(&staging, bytes) : NULL;
+        out->stored_minima = m->affine.bits == 8 ? reserve(&staging, bytes) : NULL;
     }
     if (m->blocks && m->format.scale == EXPERTD_DTYPE_I8) {
         size_t bytes = n * supers(k) * sizeof(uint16_t);
@@ -92,6 +99,8 @@ static void stage_codes(const struct quantised_matrix *m, const struct buffers *
         const struct ggml_parts parts = {buffers->codes, buffers->scales, buffers->minima, buffers->super_scales,
                                          buffers->super_minima};
         ggml_blocks_decode(m->blocks, m->codes.data, n, k, &parts);
+    } else if (are_streams(m)) {
+        quantised_affine_codes(m, n, k, buffers->codes);
     } else if (buffers->order) {
         expertd_quantised_codes_as_sorted_rows(&m->codes, buffers->order, n, k, buffers->sorting, buffers->codes);
     } else {
@@ -356,12 +365,12 @@ static struct expertd_quantised_source source_of(const struct quantised_matrix *
     if (buffers->codes) {
         source.codes = row_source(buffers->codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
-    if (m->blocks) {
+    if (buffers->scales) {
         source.scales = buffers->scales;
         source.minima = buffers->minima;
         source.super_scales = buffers->super_scales;
         source.super_minima = buffers->super_minima;
-        source.super_n_stride = supers(k), source.super_g_stride = 1;
+        source.super_n_stride = buffers->super_scales ? supers(k) : 0, source.super_g_stride = 1;
         source.scale_columns = 1, source.scale_n_stride = scales, source.scale_g_stride = 1;
     }
     if (m->global) {
@@ -380,6 +389,10 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (codes_are_staged(m)) {
         stage_codes(m, &buffers, n, k);
     }
+    if (m->affine.bits) {
+        out->stored_minima = buffers.stored_minima;
+        out->inexact_minima = quantised_affine_scales(m, n, out->scales, buffers.scales, buffers.minima, buffers.stored_minima);
+    }
     out->source = source_of(m, &buffers, k);
     TRY(check_scales(m, n, out));
     if (m->zeros.data) {
@@ -390,6 +403,16 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     }
     out->order = buffers.order;
     return OK;
+}
+
+FALLIBLE quantised_rows_check_minima(const struct quantised_rows *rows) {
+    if (rows->inexact_minima == 0) {
+        return OK;
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "codes of 8 bits are computed less 128, with bias + 128 x scale for the bias, but fp32 does not hold %zu of these sums "
+         "exactly: serve this model with --widen",
+         rows->inexact_minima);
 }
 
 // ---- digest ----
@@ -415,8 +438,9 @@ void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, s
         digest_update(digest, r->source.zeros.data, n * r->scales);
     }
     digest_scales(r, n, digest);
-    if (r->source.minima) { // indexed like the scales, which are dense in blocks
-        digest_update(digest, r->source.minima, n * r->scales * expertd_dtype_size(r->format.scale));
+    if (r->source.minima) { // dense, like the scales beside them
+        const void *minima = r->stored_minima ? r->stored_minima : r->source.minima;
+        digest_update(digest, minima, n * r->scales * expertd_dtype_size(r->format.scale));
     }
     const void *const supers[] = {r->source.super_scales, r->source.super_minima};
     for (size_t i = 0; i < 2 && supers[i]; i++) {
@@ -450,6 +474,9 @@ uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size
         return (uint64_t)n * ggml_row_bytes(m->blocks, k);
     }
     uint64_t scales = quantised_scales(&m->format, k);
+    if (m->affine.bits) {
+        return (uint64_t)n * (k * m->affine.bits / 8 + 2 * scales * expertd_dtype_size(m->affine.dtype));
+    }
     uint64_t bytes = (uint64_t)n * quantised_row_bytes(m->codes.bits, k);
     bytes += scale_rows(m->scale_first, n, m->scale_columns) * scales * expertd_dtype_size(m->format.scale);
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);

@@ -31,6 +31,8 @@ err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *ent
 bool take_codes_fit(struct take *t);
 // Do the module's tensors fit a format, in module->orientation?
 bool take_fits(struct take *t);
+// Have the scales the shape of groups of t->format->scale_k?
+bool take_scales_fit(const struct take *t);
 // EXPERTD_ERR_CHECKPOINT: the codes of all experts fit both orientations, and nothing tells which is meant. Tensors called X.weight
 // are rows.
 FALLIBLE take_check_orientation(const struct take *t);

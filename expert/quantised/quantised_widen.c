@@ -41,6 +41,9 @@ static float code_value(enum expertd_weight_code code, unsigned bits) {
 // The value to subtract from a code; INT4 without zero points: 8.
 static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     bool int4 = r->format.code == EXPERTD_CODE_INT4;
+    if (r->stored_minima) {
+        return -128; // the stored minima are of the stored codes
+    }
     if (!r->source.zeros.data) {
         return int4 ? 8 : 0;
     }
@@ -71,6 +74,9 @@ static float minimum_value(const struct quantised_rows *r, size_t row, size_t g)
     if (!r->source.minima) {
         return 0;
     }
+    if (r->stored_minima) {
+        return r->stored_minima[row * r->scales + g];
+    }
     const void *at = (const char *)r->source.minima + (row * r->scales + g) * expertd_dtype_size(r->format.scale);
     return scale_value(&r->format, at) * super_value(r, r->source.super_minima, row, g);
 }
@@ -90,7 +96,7 @@ static void widen_range(const struct quantised_rows *r, const struct k_range *ra
     for (size_t i = 0; i < range->count; i++) {
         size_t at = range->begin + i;
         unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
-        float product = (values[code] - range->zero) * range->scale; // exact in types with minima
+        float product = (values[code] - range->zero) * range->scale; // exact with minima, unless scales are F32
         wide[i] = r->source.minima ? product - range->minimum : product;
     }
     if (!r->order) {

@@ -84,6 +84,12 @@ static void check_quantised(const struct range *file, const struct quantised_mat
     INVARIANT(!err_is(expertd_quantised_check(&m->format)) && n > 0 && k > 0);
     if (m->blocks) {
         check_inside(file, m->codes.data, m->codes.data, quantised_stored_bytes(m, n, k));
+    } else if (m->affine.bits) {
+        size_t last = (n - 1) * m->scale_n_stride + (quantised_scales(&m->format, k) - 1) * m->scale_g_stride;
+        size_t row = m->codes.n_stride * m->affine.bits / 8, bytes = expertd_dtype_size(m->affine.dtype);
+        check_inside(file, m->codes.data, (const char *)m->codes.data + (n - 1) * row, k * m->affine.bits / 8);
+        check_inside(file, m->scales, (const char *)m->scales + last * bytes, bytes);
+        check_inside(file, m->affine.biases, (const char *)m->affine.biases + last * bytes, bytes);
     } else {
         check_codes(file, &m->codes, n, k);
     }
@@ -107,10 +113,12 @@ static void check_expert(const struct range *file, const struct expert_source *e
 
 static void check_layer(const struct range *file, const struct layer_tensors *l) {
     const struct layer_params *p = &l->params;
-    check_matrix(file, &l->router, p->routing.num_experts, p->hidden_size);
+    check_matrix(file, &l->router.plain, p->routing.num_experts, p->hidden_size);
+    check_quantised(file, &l->router.quantised, p->routing.num_experts, p->hidden_size);
+    check_quantised(file, &l->shared_gate.quantised, 1, p->hidden_size);
     check_vector(file, &l->router_bias, p->routing.num_experts);
     check_vector(file, &l->selection_bias, p->routing.num_experts);
-    check_matrix(file, &l->shared_gate, 1, p->hidden_size);
+    check_matrix(file, &l->shared_gate.plain, 1, p->hidden_size);
     for (uint32_t e = 0; e < p->num_experts; e++) {
         check_expert(file, &l->experts[e], p->intermediate_size, p->hidden_size);
     }

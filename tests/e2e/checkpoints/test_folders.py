@@ -129,7 +129,6 @@ def test_a_folder_above_names_the_checkpoints(folder, tmp_path):
 
 # Tensors of one expert, or of all experts of a layer, in formats of other programs.
 FORMATS = {
-    "mlx": ("MLX", ("switch_mlp.gate_proj.weight", "switch_mlp.gate_proj.scales", "switch_mlp.gate_proj.biases")),
     "exl2": ("EXL2", ("experts.0.w1.q_weight", "experts.0.w1.q_scale", "experts.0.w1.q_invperm")),
     "exl3": ("EXL3", ("experts.0.w1.trellis", "experts.0.w1.suh", "experts.0.w1.svh")),
     "bitsandbytes": ("bitsandbytes", ("experts.0.w1.weight", "experts.0.w1.weight.absmax",

@@ -197,6 +197,40 @@ def mlx_mx(bits):
     return quantise
 
 
+def mlx_nvfp4():
+    """MLX's mode nvfp4: words of consecutive k, an E4M3 scale per 16 k, no global scale."""
+
+    def quantise(w, random):
+        tensors, meant = fp4(".weight", ".scales", "F8_E4M3", 16)(w, random)
+        return {".weight": ("U32", tensors[".weight"][1].view(np.uint32)), ".scales": ("U8", tensors[".scales"][1])}, meant
+
+    return quantise
+
+
+def stream(codes, bits):
+    """MLX's words: each row is a stream of bits, the first code in the lowest bits of the first word."""
+    set_bits = (codes[..., None] >> np.arange(bits)) & 1
+    return np.packbits(set_bits.reshape(codes.shape[0], -1).astype(np.uint8), axis=1, bitorder="little").view("<u4")
+
+
+def mlx_affine(bits, group, dtype="BF16"):
+    """MLX's mode affine, W = code * scale + bias. The scale's sign is such that code 0 is the edge of the greater magnitude."""
+
+    def quantise(w, random):
+        groups = w.reshape(w.shape[0], -1, group)
+        low, high, top = groups.min(2), groups.max(2), (1 << bits) - 1
+        below = np.abs(low) > np.abs(high)
+        scale, edge = np.where(below, 1, -1) * np.maximum((high - low) / top, 1e-7), np.where(below, low, high)
+        steps = np.rint(edge / scale)
+        scale = np.where(steps == 0, scale, edge / np.where(steps == 0, 1, steps))
+        (scales, wide), (biases, wide_bias) = rounded(scale, dtype), rounded(np.where(steps == 0, 0, edge), dtype)
+        codes = np.clip(np.rint((groups - wide_bias[..., None]) / wide[..., None]), 0, top).astype(np.int64)
+        return ({".weight": ("U32", stream(codes.reshape(w.shape), bits)), ".scales": (dtype, scales), ".biases": (dtype, biases)},
+                (codes * wide[..., None] + wide_bias[..., None]).reshape(w.shape))
+
+    return quantise
+
+
 def awq(group):
     def quantise(w, random):
         block_k = group if group > 0 else w.shape[1]
