@@ -45,6 +45,7 @@ struct quantised_matrix {
     uint8_t unused_middle;
     bool unused_may_be_less_one, unused_may_be_zero;
     bool zeros_are_doubted;     // config.json does not say whether the codes are symmetric
+    bool is_symmetric;          // config.json, or what its quantiser means by an absent key, says that there are no zero points
     const char *symmetric_text; // "quantization_config.sym is true", for messages; NULL: config.json has no such key
     const char *ordered_key;    // of config.json, for messages; NULL: it has no such key
     bool order_is_actorder;     // the key is actorder, not desc_act

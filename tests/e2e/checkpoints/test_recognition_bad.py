@@ -124,6 +124,16 @@ def test_tensors_that_contradict_config_json_are_refused_with_both(name, tmp_pat
     refused(QuantisedCheckpoint(tmp_path / name, Variant("", config, quantise)), *words)
 
 
+def test_zero_points_that_one_expert_lacks_for_no_reason_are_refused(tmp_path):
+    """Quark's section says nothing about single modules."""
+    config = {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
+        "weight": {"dtype": "int4", "group_size": 32}}}
+    checkpoint = QuantisedCheckpoint(tmp_path / "model", Variant("", config, quark(32, signed=True)))
+    for part in ("gate", "up", "down"):
+        del checkpoint.tensors[f"{MODULE}.2.{part}_proj.weight_zero_point"]
+    refused(checkpoint, "expert 2's gate is int4_group32,", "expert 0's gate is int4_group32_zero", "is a tensor missing?")
+
+
 def test_a_fused_pair_of_two_orientations_is_refused(tmp_path):
     checkpoint = FusedCheckpoint(tmp_path / "pair", Fused("", BLOCKS, BLOCKS_OF_128, bare))
     for name in (f"{MODULE}.down_proj", f"{MODULE}.down_proj_scale_inv"):

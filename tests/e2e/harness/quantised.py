@@ -385,6 +385,20 @@ MIXED_EXPERTS = {
         (1, "all", MX), (1, "down", ROWS), (2, "all", PLAIN["F32"]), (3, "all", ROWS), (3, "down", MX), (4, "all", PLAIN["BF16"]),
         (4, "down", E5M2))),
     "all_plain_down": Variant("mxfp4+bf16", BLOCKS, MX, of_parts=(("down", PLAIN["BF16"]),)),
+    "gptq_asymmetric_in_one_expert": Variant(
+        "int4_group32, int4_group32_zero", GPTQ | {"sym": True, "dynamic": {"+:.*experts\\.3\\..*": {"sym": False}}},
+        gptq(4, 32, zero_points=False), of_experts=((3, "all", gptq(4, 32)),)),
+    "gptq_symmetric_in_one_down": Variant(
+        "int4_group32_zero, int4_group32_zero+int4_group32", GPTQ | {"dynamic": {".*experts\\.0\\.down_proj": {"sym": True}}},
+        gptq(4, 32), of_experts=((0, "down", gptq(4, 32, zero_points=False)),)),
+    "gptq_of_8_bits_in_one_expert": Variant(
+        "int4_group32, int8_group32_zero, int8_group32", GPTQ | {"sym": True, "dynamic": {
+            "+:.*experts\\.1\\..*": {"bits": 8, "sym": False}, "+:.*experts\\.4\\..*": {"bits": 8}}},
+        gptq(4, 32, zero_points=False), of_experts=((1, "all", gptq(8, 32)), (4, "all", gptq(8, 32, zero_points=False)))),
+    "auto_round_of_8_bits_in_down": Variant(
+        "int4_group32_zero+int8_group32_zero", {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False,
+                                                "packing_format": "auto_round:auto_gptq", "extra_config": {".*down_proj.*": {"bits": 8}}},
+        gptq(4, 32), of_parts=(("down", gptq(8, 32)),)),
     "plain_dtypes": Variant("bf16, f32, f16", None, PLAIN["BF16"], of_experts=((1, "all", PLAIN["F32"]), (3, "all", PLAIN["F16"]))),
 }
 # Gate has another format than up, in all experts or in one of them.
@@ -393,6 +407,9 @@ MIXED_GATES = {
     "blocks_and_rows": Variant("fp8_block128+fp8_channel+fp8_block128", FP8, E4M3, of_parts=(("up", ROWS),)),
     "blocks_of_two_scale_dtypes": Variant("fp8_block128", FP8, E4M3,
                                           of_parts=(("up", fp8(".weight_scale_inv", "BF16", (128, 128))),)),
+    "gptq_asymmetric_in_one_up": Variant(
+        "int4_group32, int4_group32+int4_group32_zero+int4_group32", GPTQ | {"sym": True, "dynamic": {
+            "+:.*experts\\.2\\.up_proj": {"sym": False}}}, gptq(4, 32, zero_points=False), of_experts=((2, "up", gptq(4, 32)),)),
     "rows_and_mxfp4": Variant("fp8_channel, mxfp4+fp8_channel+fp8_channel", FP8, ROWS, of_experts=((2, "gate", MX),)),
     "mxfp4_and_plain": Variant("mxfp4, mxfp4+bf16+mxfp4, f16+mxfp4+mxfp4", FP8, MX,
                                of_experts=((2, "up", PLAIN["BF16"]), (3, "gate", PLAIN["F16"]))),
