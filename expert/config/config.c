@@ -85,7 +85,9 @@ const char *config_text_bytes(const struct config *config, size_t *length) {
 }
 
 const char *config_label(const struct config *config) {
-    return config->names ? "the file's metadata" : "config.json";
+    const char *slash = strrchr(config->path, '/');
+    bool is_params = strcmp(slash ? slash + 1 : config->path, "params.json") == 0;
+    return is_params ? "params.json" : config->names ? "the file's metadata" : "config.json";
 }
 
 // ---- values ----
@@ -97,6 +99,10 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
     }
     config_show(value, out, out_bytes);
     return true;
+}
+
+void config_write_value(const struct config *config, const char *key, FILE *out) {
+    (void)json_dumpf(config_look_up(config->object, key), out, JSON_ENCODE_ANY | JSON_COMPACT); // the caller checks the stream
 }
 
 const char *config_key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]) {

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/err.h"
 
@@ -82,6 +83,9 @@ bool config_equal(const struct config *a, const char *key_a, const struct config
 // The name of a member in its object, borrowed from the file's configuration; it may contain any characters.
 const char *config_member_name(const struct config *member);
 
+// Writes the value, which must be present, as JSON.
+void config_write_value(const struct config *config, const char *key, FILE *out);
+
 // A value as text (`silu`, `true`, `2.5`, `[8, 8]`), cut to out_bytes; false: absent or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
 
@@ -104,7 +108,7 @@ const char *config_values_text(const struct config *config, const char *const *c
 const char *config_key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]);
 
 // The file's path, the path of this object in it ("text_config"; "": the whole file), a key as the file spells it, and what the
-// file is, "config.json" or "the file's metadata".
+// file is, "config.json", "params.json" or "the file's metadata".
 const char *config_path(const struct config *config);
 const char *config_prefix(const struct config *config);
 const char *config_key(const struct config *config, const char *key);

@@ -21,16 +21,17 @@ static struct key key_of(const struct quantisation *q, const char *name) {
     return key_in(q->object, name);
 }
 
-enum { SECTION_PLACES = 4 };
+enum { SECTION_KEYS = 3, SECTION_PLACES = 2 * SECTION_KEYS };
 
 // The key of place i, if the file has it; else NULL. All programs read the first. transformers, SGLang and vLLM read the second
-// before the third, but vLLM reads the method of the third before that of the second.
+// before the third, but vLLM reads the method of the third before that of the second. The last key is that of Mistral's
+// params.json.
 static const char *section_at(const struct config *config, size_t i, const struct config **place) {
-    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
+    static const char *const SECTIONS[SECTION_KEYS] = {"quantization_config", "compression_config", "quantization"};
     const struct config *text = config_text(config);
-    bool is_text = i % 2 == 1;
+    bool is_text = i % 2 == 1, is_known = i / 2 < SECTION_KEYS - 1 || strcmp(config_label(config), "params.json") == 0;
     *place = is_text ? text : config;
-    bool exists = !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]);
+    bool exists = is_known && !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]);
     bool is_empty = config_is_object(*place, SECTIONS[i / 2]) && config_object_size(*place, SECTIONS[i / 2]) == 0;
     return exists && !is_empty ? SECTIONS[i / 2] : NULL;
 }

@@ -26,7 +26,7 @@ def folder(tmp_path):
 FOLDERS = {
     "adapter": (("adapter_config.json", "adapter_model.safetensors"), ("LoRA adapter", "merge it")),
     "gguf": (("model-Q4_K_M.gguf",), ("model-Q4_K_M.gguf", "GGUF")),
-    "mistral": (("params.json", "consolidated.safetensors"), ("consolidated.safetensors", "the form of transformers")),
+    "mistral": (("consolidated.safetensors",), ("consolidated.safetensors", "Mistral's own form", "params.json")),
     "pickled": (("pytorch_model-00001-of-00002.bin",), ("pytorch_model-00001-of-00002.bin", "convert them to safetensors")),
     "engine": (("rank0.engine", "rank1.engine"), ("rank0.engine", "engine")),
     "download": (("model-00001-of-00002.safetensors.incomplete",), ("a download is under way", "finish it")),
