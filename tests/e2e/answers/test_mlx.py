@@ -114,6 +114,19 @@ def test_modules_may_have_sizes_of_their_own(name, tmp_path, start_daemon):
     check(MlxCheckpoint(tmp_path / "model", variant, beside), described, start_daemon)
 
 
+def test_devices_widen_affine_codes(tmp_path, start_daemon):
+    """They have no kernels for minima. Routers are plain there and here."""
+    _, variant, beside = MIXED["down_of_8_bits"]
+    checkpoint = MlxCheckpoint(tmp_path / "model", variant, beside)
+    hidden = checkpoint.inputs(8)
+    daemon = start_daemon("--device", "sim:1", model=checkpoint.folder)
+    with daemon.client() as client:
+        (layer,) = client.describe().models[0].layers
+        answer = client.forward(layer=0, hidden=tensor(hidden)).output
+    assert layer.numerics_id == "1/bf16/sm_90+widen"
+    assert error_per_token(values_of(answer), checkpoint.outputs(hidden)).max() <= BOUNDS["bf16 widened"]
+
+
 def test_the_section_of_mlx_counts_for_its_tensors(tmp_path, start_daemon):
     """Older versions of mlx-lm left quantization_config as it was in the original checkpoint."""
     checkpoint = MlxCheckpoint(tmp_path / "model", Variant("", section(4, 32), mlx_affine(4, 32)))
