@@ -54,7 +54,7 @@ static bool describe(const struct supply *supply, const struct layer_tensors *la
 }
 
 static const struct supply_source SOURCE = {.describe = describe};
-static struct supply supply = {.source = &SOURCE};
+static struct supply supply = {.source = &SOURCE, .widen_dtype = EXPERTD_DTYPE_BF16};
 static const struct layer_tensors LAYER = {.params = {.num_experts = E, .intermediate_size = I, .hidden_size = H}};
 
 static int all_in_int4(void **state) {
