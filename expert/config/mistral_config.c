@@ -86,7 +86,7 @@ static FALLIBLE write_param(const struct maker *m, const struct param *param) {
     const char *const keys[] = {param->key, NULL};
     bool found = config_has(m->params, param->key);
     if (!found && param->required) {
-        return config_missing(m->params, keys, "a number");
+        return config_missing(m->params, keys, 0, "a number");
     }
     TRY(check_value(m->params, param->key, param->only));
     if (!param->row || (!found && !param->absent)) {
@@ -109,9 +109,9 @@ static err_t check_member(void *context, const struct config *member) {
         }
     }
     FAIL(EXPERTD_ERR_CHECKPOINT,
-         "%s: a key about experts that is not known, so that the model may be computed otherwise: use the checkpoint of the same "
-         "model in the form of transformers (config.json, model.safetensors)",
-         config_path(member));
+         "%s: %s is a key about experts that is not known, so that the model may be computed otherwise: use the checkpoint of the "
+         "same model in the form of transformers (config.json, model.safetensors)",
+         config_path(member), config_prefix(member));
 }
 
 // ---- quantisation
@@ -161,7 +161,7 @@ static FALLIBLE write_all(struct maker *m) {
     const char *start = "";
     TRY(choose(m, &start));
     fputs(start, m->json);
-    TRY(config_each_member(m->params, "moe", check_member, m));
+    TRY(config_each_value(m->params, "moe", check_member, m));
     for (const struct param *param = m->table; param->key; param++) {
         TRY(write_param(m, param));
     }

@@ -266,7 +266,7 @@ FALLIBLE quantisation_read_overrides(const struct config *config, const char *se
 FALLIBLE quantisation_read_mlx_overrides(const struct config *config, const char *section, struct quantisation_overrides *out) {
     static const struct container MODULES = {"", "", BY_MODULE};
     struct reader reader = {.config = config, .out = out, .container = &MODULES};
-    TRY(config_each_member(config, section, visit_mlx_member, &reader));
+    TRY(config_each_value(config, section, visit_mlx_member, &reader));
     return make_index(out, reader.patterns);
 }
 
