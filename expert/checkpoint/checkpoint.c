@@ -13,11 +13,11 @@
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/checkpoint_state.h"
 #include "expert/checkpoint/quantisation_source.h"
+#include "expert/config/mistral_config.h"
 #include "expert/files/folder_kind.h"
 #include "expert/files/gguf_parts.h"
 #include "expert/files/weight_files.h"
 
-static const char CONFIG_NAME[] = "config.json";
 static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use
 
 static FALLIBLE make_files(struct checkpoint *c) {
@@ -83,7 +83,7 @@ static FALLIBLE open_file(const struct checkpoint *c, struct shard_file *file) {
         TRY(check_identity(c, file));
         return safetensors_open(file->path, &file->shard);
     }
-    const char *expected = c->names.index.count ? MEMORY_SHARD : WEIGHT_FILES_SINGLE;
+    const char *expected = c->names.index.count ? MEMORY_SHARD : c->names.form->single;
     if (strcmp(file->path, expected) != 0) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s does not exist", file->path);
     }
@@ -134,8 +134,8 @@ FALLIBLE checkpoint_read(struct checkpoint *checkpoint, const char *prefix) {
 
 static FALLIBLE make_list(struct checkpoint *c, size_t count) {
     if (count > CHECKPOINT_TENSORS_MAX) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s/%s lists %zu tensors, more than the %d that a checkpoint may have", c->path,
-             WEIGHT_FILES_INDEX, count, CHECKPOINT_TENSORS_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: it has %zu tensors, more than the %d that a checkpoint may have", c->path, count,
+             CHECKPOINT_TENSORS_MAX);
     }
     c->listed = calloc(count + 1, sizeof *c->listed);
     if (!c->listed) {
@@ -217,7 +217,7 @@ static bool is_listed_file(const struct checkpoint *c, const char *path) {
 // What is in model.safetensors beside an index matters only if it holds tensors that are required. It need not be readable.
 static void open_stray(struct checkpoint *c) {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/%s", c->path, WEIGHT_FILES_SINGLE);
+    int length = snprintf(path, sizeof path, "%s/%s", c->path, c->names.form->single);
     bool other = length > 0 && length < (int)sizeof path && !is_listed_file(c, path);
     if (other && err_is(safetensors_open(path, &c->stray))) {
         c->stray = (struct safetensors){0};
@@ -301,11 +301,20 @@ static void note_unfinished(struct checkpoint *c) {
 // In the hub's cache, config.json is a link to a blob, which an interrupted download leaves out.
 static FALLIBLE read_config(struct checkpoint *c, const char *path) {
     char mend[FOLDER_MEND_MAX];
-    if (!weight_files_reaches(c->path, CONFIG_NAME) && errno == ENOENT) {
+    if (!weight_files_reaches(c->path, c->names.form->config) && errno == ENOENT) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s (the target of this link): %s", path, strerror(ENOENT),
              folder_download_mend(c->path, mend));
     }
-    return config_open(path, &c->config);
+    TRY(config_open(path, &c->config));
+    return c->names.form == &WEIGHT_FORM_MISTRAL ? mistral_config_make(&c->config) : OK;
+}
+
+static void note_form(struct checkpoint *c) {
+    if (c->names.form == &WEIGHT_FORM_MISTRAL && weight_files_has(c->path, WEIGHT_FORM_TRANSFORMERS.config)) {
+        checkpoint_notes_add(c->notes, "weight_files",
+                             "%s: %s and the weights of Mistral's own form are taken, because those of %s are not there", c->path,
+                             c->names.form->config, WEIGHT_FORM_TRANSFORMERS.config);
+    }
 }
 
 static FALLIBLE open_safetensors(struct checkpoint *c) {
@@ -321,15 +330,17 @@ static FALLIBLE open_safetensors(struct checkpoint *c) {
     if (!exists) {
         return folder_kind_absent(c->path);
     }
-    if (!weight_files_has(c->path, CONFIG_NAME)) {
+    const struct weight_form *form = c->names.form = weight_files_form(c->path);
+    if (!weight_files_has(c->path, form->config)) {
         return folder_kind_no_config(c->path);
     }
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", c->path, CONFIG_NAME) >= (int)sizeof path) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", c->path, CONFIG_NAME);
+    if (snprintf(path, sizeof path, "%s/%s", c->path, form->config) >= (int)sizeof path) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the path %.256s/%s is too long", c->path, form->config);
     }
     TRY(read_config(c, path));
-    TRY(weight_files_find(c->path, &c->names));
+    TRY(weight_files_find(c->path, form, &c->names));
+    note_form(c);
     if (c->names.note[0]) {
         checkpoint_notes_add(c->notes, "weight_files", "%s", c->names.note);
     }
@@ -383,7 +394,7 @@ static FALLIBLE name_bytes(const struct checkpoint_bytes *bytes, struct weight_f
         return weight_files_take_single(out);
     }
     struct shard_index index;
-    TRY_IN(shard_index_parse(bytes->index_text, bytes->index_length, &index), "%s", WEIGHT_FILES_INDEX);
+    TRY_IN(shard_index_parse(bytes->index_text, bytes->index_length, &index), "%s", WEIGHT_FORM_TRANSFORMERS.index);
     return weight_files_take_index(&index, out);
 }
 
@@ -401,7 +412,7 @@ static FALLIBLE parse_all(struct checkpoint *c, const struct checkpoint_bytes *b
     }
     c->memory = bytes->weights;
     c->memory_bytes = bytes->weights_length;
-    TRY(config_parse(CONFIG_NAME, bytes->config_text, bytes->config_length, &c->config));
+    TRY(config_parse(WEIGHT_FORM_TRANSFORMERS.config, bytes->config_text, bytes->config_length, &c->config));
     TRY(name_bytes(bytes, &c->names));
     return list_tensors(c);
 }
@@ -455,6 +466,13 @@ FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const stru
     }
     bool folder = !checkpoint->memory && !checkpoint->is_gguf;
     return quantisation_source_read(source, checkpoint->config, folder ? checkpoint->path : NULL, checkpoint->notes);
+}
+
+FALLIBLE checkpoint_mlx_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out) {
+    struct quantisation *mlx = &checkpoint->quantisation->mlx;
+    TRY(mlx->is_read ? OK : quantisation_read_mlx(checkpoint->config, mlx));
+    *out = mlx;
+    return mlx->config ? OK : checkpoint_quantisation(checkpoint, out);
 }
 
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint) {

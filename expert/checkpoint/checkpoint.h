@@ -67,6 +67,9 @@ bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
 // checkpoint. Errors as quantisation_read.
 FALLIBLE checkpoint_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out);
 
+// The same for tensors of MLX: its own section if config.json has it.
+FALLIBLE checkpoint_mlx_quantisation(const struct checkpoint *checkpoint, const struct quantisation **out);
+
 // For checkpoint_notes_add, by the thread that reads the checkpoint. Owned by the checkpoint, until checkpoint_take_notes gives
 // them to the caller, who frees them; none can be added then.
 struct checkpoint_notes *checkpoint_notes_of(const struct checkpoint *checkpoint);

@@ -23,13 +23,13 @@ static err_t file_is_missing(const struct checkpoint *c, const struct listed_ten
     }
     if (c->names.has_stray) {
         snprintf(single, sizeof single, "; to serve %s, which is there too, move the index and its shards away",
-                 WEIGHT_FILES_SINGLE);
+                 c->names.form->single);
     }
     bool dangling = weight_files_has(c->path, name);
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                       "%s/%s lists tensor %.256s in shard %s, which is %s (%zu of %zu shards are missing): %s, or serve only "
                       "layers whose shards are there (--layers A-B)%s",
-                      c->path, WEIGHT_FILES_INDEX, tensor->entry.name, name,
+                      c->path, c->names.form->index, tensor->entry.name, name,
                       dangling ? "a link to a file that is not there" : "not in the folder", missing, c->names.count,
                       folder_download_mend(c->path, mend), single);
 }
@@ -56,7 +56,7 @@ static err_t file_failed(const struct checkpoint *c, const struct listed_tensor 
     }
     char message[EXPERTD_ERR_MESSAGE_MAX];
     snprintf(message, sizeof message, "%s", expertd_err_message());
-    return err_record(e.code, NULL, "%s (by %s, the file holds tensor %.256s)", message, WEIGHT_FILES_INDEX, tensor->entry.name);
+    return err_record(e.code, NULL, "%s (by %s, the file holds tensor %.256s)", message, c->names.form->index, tensor->entry.name);
 }
 
 // Bytes that were not downloaded yet are zeros, which no check of the tensors finds.
@@ -81,7 +81,7 @@ static err_t is_in_two_files(const struct checkpoint *c, const struct listed_ten
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
                       "tensor %.256s is in two files, %s and %s, and there is no %s to tell which of them counts: one of the files "
                       "belongs to another checkpoint; move it away",
-                      tensor->entry.name, file, second, WEIGHT_FILES_INDEX);
+                      tensor->entry.name, file, second, c->names.form->index);
 }
 
 static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tensor *tensor) {
@@ -97,7 +97,7 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
     if (!tensor->entry.view.data) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s/%s lists tensor %.256s in %s, which does not have it: the two files belong to different downloads", c->path,
-             WEIGHT_FILES_INDEX, name, c->names.names[tensor->file]);
+             c->names.form->index, name, c->names.names[tensor->file]);
     }
     if (tensor->second != tensor->file && c->is_gguf) {
         FAIL(EXPERTD_ERR_CHECKPOINT,
@@ -111,7 +111,7 @@ static FALLIBLE require_one(const struct checkpoint *c, const struct listed_tens
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: tensor %.256s is in %s and, by %s, in %s: programs differ in which of them they take; move %s away, or the index "
              "and its shards",
-             c->path, name, WEIGHT_FILES_SINGLE, WEIGHT_FILES_INDEX, c->names.names[tensor->file], WEIGHT_FILES_SINGLE);
+             c->path, name, c->names.form->single, c->names.form->index, c->names.names[tensor->file], c->names.form->single);
     }
     return OK;
 }
@@ -168,7 +168,7 @@ void checkpoint_note_unlisted(struct checkpoint *checkpoint, const char *prefix)
             checkpoint_notes_add(
                 checkpoint->notes, "unlisted_tensor",
                 "tensor %.256s in %s is ignored, because %s does not list it; programs that read complete files would use it",
-                entry->name, names->names[f], WEIGHT_FILES_INDEX);
+                entry->name, names->names[f], names->form->index);
             checkpoint->noted_unlisted = true;
         }
     }
@@ -193,7 +193,7 @@ static void note_copies_in(const struct checkpoint *c, size_t file, const char *
             checkpoint_notes_add(c->notes, "copy_in_later_file",
                                  "tensor %.256s is in two files of %s: the copy in %s counts, which it names; programs that read "
                                  "complete files in the order of their names take the one in %s",
-                                 name, WEIGHT_FILES_INDEX, of_index, other);
+                                 name, c->names.form->index, of_index, other);
         }
     }
 }

@@ -46,6 +46,7 @@ FALLIBLE quantisation_source_read(struct quantisation_source *source, const stru
 
 void quantisation_source_deinit(struct quantisation_source *source) {
     quantisation_deinit(&source->quantisation);
+    quantisation_deinit(&source->mlx);
     config_destroy(source->file);
     *source = (struct quantisation_source){0};
 }

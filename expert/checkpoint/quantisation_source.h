@@ -8,7 +8,8 @@
 
 struct quantisation_source {
     struct quantisation quantisation;
-    struct config *file; // beside config.json; NULL: none
+    struct quantisation mlx; // MLX's own section
+    struct config *file;     // beside config.json; NULL: none
 };
 
 // Reads both; folder NULL: there is no file. A file that cannot be read is an error only if config.json has no section; else a

@@ -85,7 +85,9 @@ const char *config_text_bytes(const struct config *config, size_t *length) {
 }
 
 const char *config_label(const struct config *config) {
-    return config->names ? "the file's metadata" : "config.json";
+    const char *slash = strrchr(config->file, '/');
+    bool is_params = strcmp(slash ? slash + 1 : config->file, "params.json") == 0;
+    return is_params ? "params.json" : config->names ? "the file's metadata" : "config.json";
 }
 
 // ---- values ----
@@ -97,6 +99,10 @@ bool config_value_text(const struct config *config, const char *key, char *out, 
     }
     config_show(value, out, out_bytes);
     return true;
+}
+
+void config_write_value(const struct config *config, const char *key, FILE *out) {
+    (void)json_dumpf(config_look_up(config->object, key), out, JSON_ENCODE_ANY | JSON_COMPACT); // the caller checks the stream
 }
 
 const char *config_key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]) {
@@ -497,7 +503,7 @@ static char *member_prefix(const struct config *config, const char *key, const c
     return asprintf(&prefix, "%s.%s", config_key_text(config, key, CONFIG_WHOLE, object), shown) < 0 ? NULL : prefix;
 }
 
-FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context) {
+static FALLIBLE visit_members(const struct config *config, const char *key, bool objects, config_visitor *visit, void *context) {
     const json_t *object;
     TRY(value_of(config, key, CONFIG_WHOLE, &object));
     if (object && !json_is_object(object)) {
@@ -512,7 +518,7 @@ FALLIBLE config_each_member(const struct config *config, const char *key, config
         struct config member = {.file = config->file, .prefix = prefix, .name = name, .object = value};
         if (!prefix) {
             e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for the name of a key");
-        } else if (!json_is_object(value) && !json_is_null(value) && !json_is_array(value)) {
+        } else if (objects && !json_is_object(value) && !json_is_null(value) && !json_is_array(value)) {
             e = refuse_value(&(struct config){.file = config->file, .prefix = ""}, prefix, CONFIG_WHOLE, value,
                              ": expected an object");
         } else {
@@ -521,4 +527,12 @@ FALLIBLE config_each_member(const struct config *config, const char *key, config
         free(prefix);
     }
     return e;
+}
+
+FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context) {
+    return visit_members(config, key, true, visit, context);
+}
+
+FALLIBLE config_each_value(const struct config *config, const char *key, config_visitor *visit, void *context) {
+    return visit_members(config, key, false, visit, context);
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/err.h"
 
@@ -75,12 +76,17 @@ bool config_is_object(const struct config *config, const char *key);
 // member is a number, a string or a boolean.
 typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
+// The same with members of any type; those that are no objects have no keys.
+FALLIBLE config_each_value(const struct config *config, const char *key, config_visitor *visit, void *context);
 
 // Are the two values equal, or both absent?
 bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b);
 
 // The name of a member in its object, borrowed from the file's configuration; it may contain any characters.
 const char *config_member_name(const struct config *member);
+
+// Writes the value, which must be present, as JSON.
+void config_write_value(const struct config *config, const char *key, FILE *out);
 
 // A value as text (`silu`, `true`, `2.5`, `[8, 8]`), cut to out_bytes; false: absent or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
@@ -104,7 +110,7 @@ const char *config_values_text(const struct config *config, const char *const *c
 const char *config_key_text(const struct config *config, const char *key, int64_t index, char text[CONFIG_KEY_TEXT_MAX]);
 
 // The file's path, the path of this object in it ("text_config"; "": the whole file), a key as the file spells it, and what the
-// file is, "config.json" or "the file's metadata".
+// file is, "config.json", "params.json" or "the file's metadata".
 const char *config_path(const struct config *config);
 const char *config_prefix(const struct config *config);
 const char *config_key(const struct config *config, const char *key);

@@ -21,16 +21,17 @@ static struct key key_of(const struct quantisation *q, const char *name) {
     return key_in(q->object, name);
 }
 
-enum { SECTION_PLACES = 4 };
+enum { SECTION_KEYS = 3, SECTION_PLACES = 2 * SECTION_KEYS };
 
 // The key of place i, if the file has it; else NULL. All programs read the first. transformers, SGLang and vLLM read the second
-// before the third, but vLLM reads the method of the third before that of the second.
+// before the third, but vLLM reads the method of the third before that of the second. The last key is that of Mistral's
+// params.json.
 static const char *section_at(const struct config *config, size_t i, const struct config **place) {
-    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
+    static const char *const SECTIONS[SECTION_KEYS] = {"quantization_config", "compression_config", "quantization"};
     const struct config *text = config_text(config);
-    bool is_text = i % 2 == 1;
+    bool is_text = i % 2 == 1, is_known = i / 2 < SECTION_KEYS - 1 || strcmp(config_label(config), "params.json") == 0;
     *place = is_text ? text : config;
-    bool exists = !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]);
+    bool exists = is_known && !(is_text && text == config) && config_has(*place, SECTIONS[i / 2]);
     bool is_empty = config_is_object(*place, SECTIONS[i / 2]) && config_object_size(*place, SECTIONS[i / 2]) == 0;
     return exists && !is_empty ? SECTIONS[i / 2] : NULL;
 }
@@ -386,6 +387,36 @@ static FALLIBLE read_all(const struct config *config, const struct quantisation_
     return read_section(out);
 }
 
+// ---- MLX's section ----
+
+// Its key is also that of an object in ModelOpt's file, which has neither of these members.
+static bool find_mlx_section(const struct config *config, struct quantisation *out) {
+    static const char SECTION[] = "quantization";
+    const struct config *const places[] = {config, config_text(config)};
+    for (size_t i = 0; i < 2 && !out->config; i++) {
+        if (config_has(places[i], "quantization.bits") || config_has(places[i], "quantization.group_size")) {
+            out->config = places[i];
+            out->object = out->section = SECTION;
+        }
+    }
+    return out->config != NULL;
+}
+
+static FALLIBLE read_mlx_section(struct quantisation *q) {
+    TRY(quantisation_read_setting(q->config, q->object, q->section, &q->texts, &q->base));
+    return quantisation_read_mlx_overrides(q->config, q->object, &q->overrides);
+}
+
+FALLIBLE quantisation_read_mlx(const struct config *config, struct quantisation *out) {
+    *out = (struct quantisation){0};
+    err_t e = find_mlx_section(config, out) ? read_mlx_section(out) : OK;
+    out->is_read = true;
+    if (err_is(e)) {
+        quantisation_deinit(out);
+    }
+    return e;
+}
+
 FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out) {
     *out = (struct quantisation){0};
     err_t e = read_all(config, beside, out);
@@ -410,7 +441,7 @@ void quantisation_deinit(struct quantisation *q) {
 
 static void add_candidate(const struct quantisation *q, const struct quantisation_override *override,
                           struct quantisation_candidates *out) {
-    struct quantisation_setting setting = q->base;
+    struct quantisation_setting setting = override->alone ? (struct quantisation_setting){0} : q->base;
     quantisation_lay_over(&setting, &override->setting);
     for (size_t i = 0; i < out->count; i++) {
         if (quantisation_same_setting(&out->at[i], &setting)) {

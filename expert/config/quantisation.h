@@ -53,6 +53,9 @@ struct quantisation_file {
 // is not supported, keys that contradict each other, or an expression that is not valid. On success `out` is to be closed by
 // quantisation_deinit.
 FALLIBLE quantisation_read(const struct config *config, const struct quantisation_file *beside, struct quantisation *out);
+// Reads the section "quantization" that MLX writes and reads: sizes, and objects of single modules by their names. Without it
+// out->config is NULL. Errors as above.
+FALLIBLE quantisation_read_mlx(const struct config *config, struct quantisation *out);
 void quantisation_deinit(struct quantisation *quantisation); // legal on a zeroed struct
 
 // A value of the section as text; false: absent or null. name: "version", "export.pack_method".

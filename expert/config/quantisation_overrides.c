@@ -16,6 +16,7 @@ enum naming {
     BY_GLOB,       // Quark
     BY_NAME,       // ModelOpt: a module or a container of modules
     BY_CLASS,      // Quark: "<class 'torch.nn.modules.linear.Linear'>"
+    BY_MODULE,     // MLX: a module; its object counts alone
 };
 
 struct container {
@@ -96,6 +97,9 @@ static FALLIBLE read_patterns(struct reader *reader, const struct config *member
     case BY_EXPRESSION:
         override->exact = strpbrk(name, EXPRESSION_CHARACTERS) == NULL;
         return add_pattern(reader, override, override->exact ? NAME_EXACT : NAME_ANYWHERE, name);
+    case BY_MODULE:
+        override->exact = override->alone = true;
+        return add_pattern(reader, override, NAME_EXACT, name);
     case BY_CLASS:
         override->any_linear = strstr(name, "Linear") != NULL;
         return OK;
@@ -140,6 +144,12 @@ static err_t visit_member(void *context, const struct config *member) {
     out->at = grown;
     grown[out->count] = (struct quantisation_override){0};
     return read_override(reader, member, &grown[out->count++]);
+}
+
+// The section also has numbers, texts, and modules with `false` or `true`.
+static err_t visit_mlx_member(void *context, const struct config *member) {
+    bool is_setting = config_has(member, "bits") || config_has(member, "group_size");
+    return is_setting ? visit_member(context, member) : OK;
 }
 
 // ---- the search for a module ----
@@ -250,6 +260,13 @@ FALLIBLE quantisation_read_overrides(const struct config *config, const char *se
         snprintf(key, sizeof key, "%s%s%s", section, section[0] ? "." : "", CONTAINERS[i].key);
         TRY(config_each_member(config, key, visit_member, &reader));
     }
+    return make_index(out, reader.patterns);
+}
+
+FALLIBLE quantisation_read_mlx_overrides(const struct config *config, const char *section, struct quantisation_overrides *out) {
+    static const struct container MODULES = {"", "", BY_MODULE};
+    struct reader reader = {.config = config, .out = out, .container = &MODULES};
+    TRY(config_each_value(config, section, visit_mlx_member, &reader));
     return make_index(out, reader.patterns);
 }
 

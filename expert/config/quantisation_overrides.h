@@ -13,6 +13,7 @@ struct quantisation_override {
     bool exact;       // of the others an exact name counts, else the first that matches
     bool any_linear;  // names all linear layers
     bool excludes;    // the modules are not quantised
+    bool alone;       // the section says nothing about the modules
     struct quantisation_setting setting;
 };
 
@@ -31,6 +32,8 @@ struct quantisation_overrides {
 // EXPERTD_ERR_CHECKPOINT: a key of the wrong type, an expression that is not valid, too many of them; *out is then to be closed
 // too.
 FALLIBLE quantisation_read_overrides(const struct config *config, const char *section, struct quantisation_overrides *out);
+// The same of MLX's section, whose members are the modules.
+FALLIBLE quantisation_read_mlx_overrides(const struct config *config, const char *section, struct quantisation_overrides *out);
 void quantisation_overrides_deinit(struct quantisation_overrides *overrides); // legal on a zeroed struct
 
 enum { QUANTISATION_MATCHES_MAX = 64 };

@@ -120,10 +120,17 @@ static bool holds_gguf(const char *path) {
     return folder_list(path, "*.gguf", NULL, list) > 0;
 }
 
+// Is it a checkpoint in Mistral's own form?
+static bool holds_mistral(const char *path) {
+    char text[FOLDER_LIST_MAX];
+    return folder_list(path, "params.json", NULL, text) > 0 && folder_list(path, "consolidated*.safetensors", NULL, text) > 0;
+}
+
 static void look_into(const char *path, struct below *below) {
     char config[PATH_MAX];
     struct folder_finding finding;
     bool has_config = snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config && access(config, F_OK) == 0;
+    has_config = has_config || holds_mistral(path);
     bool better = has_config ? !below->checkpoint[0] || below->is_gguf : !below->checkpoint[0] && holds_gguf(path);
     if (better) {
         snprintf(below->checkpoint, sizeof below->checkpoint, "%s", path);

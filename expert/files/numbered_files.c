@@ -12,22 +12,23 @@ static const char SUFFIX[] = ".safetensors", OF[] = "-of-";
 enum { DIGITS_MAX = 6 };
 
 // Names that stand before the number in files that are not a model's shards.
-static const char *const OTHER_STEMS[] = {"adapter_model", "adapters", "consolidated"};
+static const char CONSOLIDATED[] = "consolidated";
+static const char *const OTHER_STEMS[] = {"adapter_model", "adapters", CONSOLIDATED};
 
 struct numbered {
-    int stem;                    // length of the text before "-00002-of-00005.safetensors"
-    int digits;                  // of the number
-    const char *name, *of_total; // the name, and its part that begins with "-of-"
-    size_t number, total;
+    int stem;                 // length of the text before "-00002-of-00005.safetensors" or ".02.safetensors"
+    int digits;               // of the number
+    const char *name, *after; // the name, and its part after the number
+    size_t number, total;     // total 0: the name does not tell
 };
 
-// The digits that end at `end` and begin after `start`, preceded by a '-'; NULL: none.
-static const char *number_before(const char *start, const char *end, size_t *out) {
+// The digits that end at `end` and begin after `start`, preceded by the separator; NULL: none.
+static const char *number_before(const char *start, const char *end, char separator, size_t *out) {
     const char *at = end;
     while (at > start && at[-1] >= '0' && at[-1] <= '9') {
         at--;
     }
-    if (at == end || end - at > DIGITS_MAX || at == start || at[-1] != '-') {
+    if (at == end || end - at > DIGITS_MAX || at == start || at[-1] != separator) {
         return NULL;
     }
     *out = strtoul(at, NULL, 10);
@@ -36,32 +37,39 @@ static const char *number_before(const char *start, const char *end, size_t *out
 
 static bool parse_name(const char *name, struct numbered *out) {
     size_t length = strlen(name), suffix = sizeof SUFFIX - 1;
+    *out = (struct numbered){.name = name};
     if (length <= suffix || strcmp(name + length - suffix, SUFFIX) != 0) {
         return false;
     }
-    const char *total = number_before(name, name + length - suffix, &out->total);
+    const char *end = name + length - suffix, *total = number_before(name, end, '-', &out->total);
     const char *of = total ? total - (sizeof OF - 1) : NULL;
-    if (!of || of <= name || memcmp(of, OF, sizeof OF - 1) != 0) {
+    bool has_total = of && of > name && memcmp(of, OF, sizeof OF - 1) == 0;
+    out->after = has_total ? of : end;
+    const char *number = number_before(name, out->after, has_total ? '-' : '.', &out->number);
+    if (!number || (total && !has_total)) {
         return false;
     }
-    const char *number = number_before(name, of, &out->number);
-    if (!number) {
-        return false;
-    }
-    out->name = name;
-    out->of_total = of;
-    out->digits = (int)(of - number);
+    out->digits = (int)(out->after - number);
     out->stem = (int)(number - 1 - name);
     return true;
 }
 
+static bool has_stem(const struct numbered *numbered, const char *stem) {
+    return strlen(stem) == (size_t)numbered->stem && strncmp(numbered->name, stem, (size_t)numbered->stem) == 0;
+}
+
+static int is_consolidated(const struct dirent *entry) {
+    struct numbered numbered;
+    return parse_name(entry->d_name, &numbered) && has_stem(&numbered, CONSOLIDATED);
+}
+
 static int is_shard(const struct dirent *entry) {
     struct numbered numbered;
-    if (!parse_name(entry->d_name, &numbered)) {
+    if (!parse_name(entry->d_name, &numbered) || numbered.total == 0) {
         return 0;
     }
     for (size_t i = 0; i < sizeof OTHER_STEMS / sizeof *OTHER_STEMS; i++) {
-        if (strlen(OTHER_STEMS[i]) == (size_t)numbered.stem && strncmp(numbered.name, OTHER_STEMS[i], (size_t)numbered.stem) == 0) {
+        if (has_stem(&numbered, OTHER_STEMS[i])) {
             return 0;
         }
     }
@@ -97,8 +105,8 @@ static void find_missing(const struct numbered *numbered, struct numbered_files 
             continue;
         }
         if (out->missing++ == 0) {
-            snprintf(out->first_missing, sizeof out->first_missing, "%.*s-%0*zu%s", numbered->stem, numbered->name,
-                     numbered->digits, next, numbered->of_total);
+            snprintf(out->first_missing, sizeof out->first_missing, "%.*s%0*zu%s", numbered->stem + 1, numbered->name,
+                     numbered->digits, next, numbered->after);
         }
     }
 }
@@ -118,16 +126,18 @@ static FALLIBLE check(const char *folder, struct numbered_files *out) {
         e = i ? check_one_set(folder, &numbered[i - 1], &numbered[i]) : OK;
     }
     if (!err_is(e) && out->count > 0) {
-        out->total = numbered[0].total;
+        size_t past = numbered[out->count - 1].number + (numbered[0].number == 0);
+        out->total = numbered[0].total ? numbered[0].total : past;
         find_missing(numbered, out);
     }
     free(numbered);
     return e;
 }
 
-FALLIBLE numbered_files_find(const char *folder, struct numbered_files *out) {
+FALLIBLE numbered_files_find(const char *folder, const char *stem, struct numbered_files *out) {
     struct dirent **entries = NULL;
-    int count = scandir(folder, &entries, is_shard, by_number);
+    INVARIANT(!stem || strcmp(stem, CONSOLIDATED) == 0); // scandir's filters take no argument
+    int count = scandir(folder, &entries, stem ? is_consolidated : is_shard, by_number);
     *out = (struct numbered_files){0};
     if (count <= 0) {
         free(entries);

@@ -15,9 +15,11 @@ struct numbered_files {
     char first_missing[NAME_MAX + 1]; // the first file that is missing
 };
 
-// The folder's set; count 0: it has none. Adapters and files of other formats (adapter_model-…, consolidated-…) do not count.
+// The folder's set; count 0: it has none. stem: the text before the number, "consolidated"; then its files may also be called
+// consolidated.00.safetensors and so on, whose number is not known. NULL: any text, but adapters and files of other formats
+// (adapter_model-…, consolidated-…) do not count.
 // EXPERTD_ERR_CHECKPOINT: the folder has files of two sets, or two files with one number; the message names two of them.
-FALLIBLE numbered_files_find(const char *folder, struct numbered_files *out);
+FALLIBLE numbered_files_find(const char *folder, const char *stem, struct numbered_files *out);
 void numbered_files_deinit(struct numbered_files *files); // legal on a zeroed struct
 
 #endif

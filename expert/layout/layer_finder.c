@@ -54,15 +54,26 @@ static FALLIBLE take_plain_vector(struct tensor_finder *finder, const struct blo
 
 // The matrix [n, k] of a part.
 static FALLIBLE take_matrix(struct tensor_finder *finder, const struct block_search *search, enum block_part part, uint64_t n,
-                            uint64_t k, struct matrix_source *out) {
+                            uint64_t k, struct common_matrix *out) {
     char name[TENSOR_NAME_MAX], module[TENSOR_NAME_MAX], below[TENSOR_NAME_MAX];
     TRY(find_part(search, part, name));
     TRY(tensor_name(module, "%.*s", (int)(strrchr(name, '.') - name), name));
     TRY(tensor_name(below, "%s.", module));
     TRY(expert_names_check_plain(finder, module));
     TRY(quantised_refuse_foreign(finder->checkpoint, below));
-    TRY(tensor_take_any_matrix(finder, name, n, k, out));
-    return quantised_check_blocks(finder, out->blocks);
+    if (!checkpoint_is_gguf(finder->checkpoint) && quantised_exists(finder, module)) {
+        const struct quantised_module coded = {.name = module, .n = n, .k = k, .first = true, .decides_order = true};
+        return quantised_take(finder, &coded, &out->quantised);
+    }
+    struct matrix_source source;
+    TRY(tensor_take_any_matrix(finder, name, n, k, &source));
+    TRY(quantised_check_blocks(finder, source.blocks));
+    if (source.blocks) {
+        out->quantised = quantised_of_blocks(source.blocks, 0, k);
+    } else {
+        out->plain = source.plain;
+    }
+    return OK;
 }
 
 static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct block_search *search, struct layer_tensors *out) {

@@ -22,20 +22,26 @@ struct expert_source {
     struct vector_source bias[PART_COUNT];           // gate, up [I], down [H]; data NULL: none
 };
 
+// A matrix beside the experts. Quantised ones are widened to F32.
+struct common_matrix {
+    struct expertd_weight_source plain; // data NULL: quantised, or there is no such matrix
+    struct quantised_matrix quantised;  // codes.data NULL: plain
+};
+
 struct layer_tensors {
     struct layer_params params;      // routing.selection_bias NULL: the loader sets it
     char prefix[128];                // the experts module's name: "model.layers.3.mlp.experts"
     enum expertd_dtype weight_dtype; // of the routed experts' up as stored; EXPERTD_DTYPE_NONE: codes other than FP8, or it differs
-    struct matrix_source router;     // n = E + Z, k = H; data NULL unless params.has_router
+    struct common_matrix router;     // n = E + Z, k = H; params.has_router
     struct vector_source router_bias;               // [E + Z], params.router_has_bias
     struct vector_source selection_bias;            // [E + Z], params.router_has_selection_bias
     struct token_table_source token_experts;        // [params.num_token_ids, K], params.needs_token_ids
     struct vector_source router_norm, expert_scale; // [H], [E], params.needs_router_input
-    struct matrix_source latent_in, latent_out;     // [L, H], [H, L], params.latent_size > 0
+    struct common_matrix latent_in, latent_out;     // [L, H], [H, L], params.latent_size > 0
     struct vector_source output_norm;               // [H], params.has_output_norm
     struct expert_source *experts;                  // [E], owned
     struct expert_source shared;                    // I = params.shared_intermediate_size; SHARED_BIAS: only the down bias is set
-    struct matrix_source shared_gate;               // n = 1, k = H; SHARED_SIGMOID only
+    struct common_matrix shared_gate;               // n = 1, k = H; SHARED_SIGMOID only
     uint64_t stored_bytes;                          // of all of the above in the files
 };
 

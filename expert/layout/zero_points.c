@@ -1,9 +1,11 @@
 #include "expert/layout/zero_points.h"
 
+// And nothing in config.json says so: overrides may make single modules symmetric or asymmetric.
 static bool only_zero_points_differ(const struct quantised_matrix *a, const struct quantised_matrix *b) {
+    const struct quantised_matrix *without = a->format.zero_points ? b : a;
     struct quantised_matrix likewise = *a;
     likewise.format.zero_points = b->format.zero_points;
-    return a->format.zero_points != b->format.zero_points && quantised_same_format(&likewise, b);
+    return a->format.zero_points != b->format.zero_points && quantised_same_format(&likewise, b) && !without->is_symmetric;
 }
 
 static const char *const PART_NAMES[PART_COUNT] = {"gate", "up", "down"};

@@ -1,5 +1,6 @@
 // Finds lost tensors of zero points. Matrices of a layer may have different formats; but if formats differ in nothing but zero
-// points, a tensor is probably missing, and the codes beside it would be read wrongly. Private to expert/layout/.
+// points, and config.json does not say so, a tensor is probably missing, and the codes beside it would be read wrongly. Private to
+// expert/layout/.
 #ifndef EXPERTD_EXPERT_LAYOUT_ZERO_POINTS_H
 #define EXPERTD_EXPERT_LAYOUT_ZERO_POINTS_H
 

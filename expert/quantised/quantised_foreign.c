@@ -1,7 +1,6 @@
-#include "expert/quantised/quantised_foreign.h"
-
 #include <string.h>
 
+#include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
 
 #define OTHER_CODES "take the model's BF16 checkpoint, or one in FP8, INT8, INT4, MXFP8, MXFP4 or NVFP4"
@@ -10,8 +9,6 @@
 static const struct foreign_tensor {
     const char *suffix, *meaning, *mend;
 } TENSORS[] = {
-    {".biases", "is part of MLX's affine quantisation (code x scale + bias)",
-     "take the original checkpoint that was converted for MLX"},
     {".weight.absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".weight.quant_map", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES},
     {".absmax", "is part of a bitsandbytes quantisation (4 bits)", OTHER_CODES}, // of stacked experts

@@ -40,6 +40,10 @@ const char *quantised_name(const struct quantised_matrix *m, char text[QUANTISED
     if (m->blocks) {
         return block_name(m->blocks, text);
     }
+    if (m->affine.bits) {
+        snprintf(text, QUANTISED_NAME_MAX, "affine%u_group%zu", m->affine.bits, m->format.scale_k);
+        return text;
+    }
     const struct expertd_quantised_format *f = &m->format;
     const char *base = base_name(f), *zero = f->zero_points ? "_zero" : "", *ordered = m->ordered ? "_ordered" : "";
     char span[32] = "";

@@ -19,6 +19,7 @@ enum code_layout {
     CODES_WORDS_AWQ,     // [K, N / 8] words, in AWQ's order of nibbles; zero points [G, N / 8]
     CODES_WORDS_QUARK,   // the same; config.json says whether in AWQ's order, and whether the codes are signed
     CODES_WORDS_N_MAJOR, // [K * bits / 32, N] words of consecutive k; zero points [G, N * bits / 32]
+    CODES_STREAM,        // [N, K * bits / 32] words; a row is a stream of bits, the lowest k in the lowest bits of the first word
 };
 // Of the first four, tensors that hold all experts may have their last two dimensions swapped: [K, N], [K / 2, N], …
 
@@ -46,13 +47,16 @@ struct stored_format {
     const char *codes;
     enum expertd_dtype codes_dtypes[STORED_DTYPES];
     enum code_layout layout;
-    enum expertd_weight_code code; // in words of integers INT4 also stands for INT8; the tensor's shape distinguishes them
+    enum expertd_weight_code code; // in words of integers INT4 also stands for INT8, in streams UINT4: the tensor's shape tells
     bool code_of_dtype;            // the tensor's dtype determines the code: E4M3 or E5M2
     const char *scales;
     enum expertd_dtype scale_dtypes[STORED_DTYPES];
     unsigned scale_layouts;
-    size_t scale_k;    // number of k that share a scale; 0: from config.json or the shapes
-    const char *zeros; // zero points; optional unless needs_zeros
+    size_t scale_k;       // number of k that share a scale; 0: from config.json or the shapes
+    bool scales_are_e4m3; // scales of U8, which are E8M0 otherwise
+    bool scales_tell;     // the format only if its scales have the shape that scale_k gives: another one has such codes too
+    const char *biases;   // a weight is code * scale + bias; of the scales' dtype and shape; required
+    const char *zeros;    // zero points; optional unless needs_zeros
     bool needs_zeros;
     enum zeros_rule zeros_rule;
     const char *global; // global scale; required
@@ -60,6 +64,7 @@ struct stored_format {
     const char *scale_of_k;            // the scale of each k (g_idx); optional
     bool order_may_be_unsaid;          // scale_of_k may sort k although config.json does not say so
     const char *original_shape;        // N and K of the weights, as two integers; optional
+    bool of_mlx;                       // described by MLX's own section of config.json, if there is one
     const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
 };
 

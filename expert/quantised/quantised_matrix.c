@@ -1,7 +1,6 @@
 #include "expert/quantised/quantised_matrix.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -10,10 +9,6 @@
 #include "expert/quantised/ggml_blocks.h"
 
 enum { CHUNK = 256 };
-
-static size_t code_bytes(unsigned bits, size_t count) {
-    return bits == 8 ? count : (count + 1) / 2;
-}
 
 size_t quantised_scales(const struct expertd_quantised_format *format, size_t k) {
     return format->scale_k ? k / format->scale_k + (k % format->scale_k != 0) : k > 0;
@@ -27,8 +22,13 @@ static bool are_rows(const struct expertd_code_words *c) {
     return rows && c->flip == 0 && c->add == 0 && (c->bits == 8 || c->n_stride % 2 == 0);
 }
 
+// Are rows of affine codes to be unpacked?
+static bool are_streams(const struct quantised_matrix *m) {
+    return m->affine.bits && m->affine.bits != m->codes.bits;
+}
+
 static bool codes_are_staged(const struct quantised_matrix *m) {
-    return m->ordered || m->blocks || !are_rows(&m->codes);
+    return m->ordered || m->blocks || are_streams(m) || !are_rows(&m->codes);
 }
 
 struct staging {
@@ -49,8 +49,9 @@ struct buffers {
     void *sorting;   // scratch of expertd_quantised_codes_as_sorted_rows
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
-    // of blocks, in format.scale:
+    // of blocks and affine codes, in format.scale:
     uint8_t *scales, *minima;             // [n][scales]
+    float *stored_minima;                 // [n][scales] of affine codes of 8 bits
     uint8_t *super_scales, *super_minima; // [n][supers], where format.scale is I8
 };
 
@@ -69,15 +70,16 @@ static size_t divide_staging(const struct quantised_matrix *m, size_t n, size_t 
         out->sorting = reserve(&staging, expertd_quantised_sorting_bytes(&m->codes, k));
     }
     if (codes_are_staged(m)) {
-        out->codes = reserve(&staging, n * code_bytes(m->codes.bits, k));
+        out->codes = reserve(&staging, n * quantised_row_bytes(m->codes.bits, k));
     }
     if (m->zeros.data) {
         out->zeros = reserve(&staging, n * quantised_scales(&m->format, k));
     }
-    if (m->blocks) {
+    if (m->blocks || m->affine.bits) {
         size_t bytes = n * quantised_scales(&m->format, k) * expertd_dtype_size(m->format.scale);
         out->scales = reserve(&staging, bytes);
         out->minima = m->format.minima ? reserve(&staging, bytes) : NULL;
+        out->stored_minima = m->affine.bits == 8 ? reserve(&staging, bytes) : NULL;
     }
     if (m->blocks && m->format.scale == EXPERTD_DTYPE_I8) {
         size_t bytes = n * supers(k) * sizeof(uint16_t);
@@ -97,6 +99,8 @@ static void stage_codes(const struct quantised_matrix *m, const struct buffers *
         const struct ggml_parts parts = {buffers->codes, buffers->scales, buffers->minima, buffers->super_scales,
                                          buffers->super_minima};
         ggml_blocks_decode(m->blocks, m->codes.data, n, k, &parts);
+    } else if (are_streams(m)) {
+        quantised_affine_codes(m, n, k, buffers->codes);
     } else if (buffers->order) {
         expertd_quantised_codes_as_sorted_rows(&m->codes, buffers->order, n, k, buffers->sorting, buffers->codes);
     } else {
@@ -244,24 +248,6 @@ static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *nex
     return OK;
 }
 
-static const void *scale_at(const struct quantised_rows *r, size_t row, size_t g) {
-    size_t index = row * r->source.scale_n_stride + g * r->source.scale_g_stride;
-    return (const char *)r->source.scales + index * expertd_dtype_size(r->format.scale);
-}
-
-static float scale_value(const struct expertd_quantised_format *format, const void *at) {
-    float value;
-    if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
-        uint8_t code = *(const uint8_t *)at;
-        return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
-    }
-    if (format->scale == EXPERTD_DTYPE_I8) {
-        return *(const int8_t *)at;
-    }
-    expertd_dtype_widen(format->scale, at, 1, &value);
-    return value;
-}
-
 // Rows of scales: one for each block of scale_columns rows of the matrix.
 static size_t scale_rows(size_t first, size_t n, size_t columns) {
     return (first + n) / columns + ((first + n) % columns != 0);
@@ -274,7 +260,7 @@ static size_t rows_of_scales(const struct quantised_rows *r, size_t n) {
 // Copies `count` scales of one row, beginning at g.
 static void gather_scales(const struct quantised_rows *r, size_t row, size_t g, size_t count, char *out) {
     size_t size = expertd_dtype_size(r->format.scale);
-    const char *at = scale_at(r, row, g);
+    const char *at = quantised_rows_scale_at(r, row, g);
     size_t stride = r->source.scale_g_stride * size;
     if (stride == size) {
         memcpy(out, at, count * size);
@@ -337,7 +323,8 @@ static size_t count_not_finite_scales(const struct quantised_rows *r, size_t n) 
     size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = contiguous ? length : 1;
     for (size_t line = 0; line < lines; line++) {
         for (size_t i = 0; i < length; i += run) {
-            found += count_not_finite(r->format.scale, by_row ? scale_at(r, line, i) : scale_at(r, i, line), run);
+            found += count_not_finite(r->format.scale,
+                                      by_row ? quantised_rows_scale_at(r, line, i) : quantised_rows_scale_at(r, i, line), run);
         }
     }
     return found;
@@ -366,7 +353,7 @@ static struct expertd_code_words row_source(const void *data, unsigned bits, siz
 
 // The parts of the matrix as they are after stage_codes.
 static struct expertd_quantised_source source_of(const struct quantised_matrix *m, const struct buffers *buffers, size_t k) {
-    const size_t row_bytes = code_bytes(m->codes.bits, k), scales = quantised_scales(&m->format, k);
+    const size_t row_bytes = quantised_row_bytes(m->codes.bits, k), scales = quantised_scales(&m->format, k);
     struct expertd_quantised_source source = {
         .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
         .scales = m->scales,
@@ -378,12 +365,12 @@ static struct expertd_quantised_source source_of(const struct quantised_matrix *
     if (buffers->codes) {
         source.codes = row_source(buffers->codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
-    if (m->blocks) {
+    if (buffers->scales) {
         source.scales = buffers->scales;
         source.minima = buffers->minima;
         source.super_scales = buffers->super_scales;
         source.super_minima = buffers->super_minima;
-        source.super_n_stride = supers(k), source.super_g_stride = 1;
+        source.super_n_stride = buffers->super_scales ? supers(k) : 0, source.super_g_stride = 1;
         source.scale_columns = 1, source.scale_n_stride = scales, source.scale_g_stride = 1;
     }
     if (m->global) {
@@ -402,6 +389,10 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (codes_are_staged(m)) {
         stage_codes(m, &buffers, n, k);
     }
+    if (m->affine.bits) {
+        out->stored_minima = buffers.stored_minima;
+        out->inexact_minima = quantised_affine_scales(m, n, out->scales, buffers.scales, buffers.minima, buffers.stored_minima);
+    }
     out->source = source_of(m, &buffers, k);
     TRY(check_scales(m, n, out));
     if (m->zeros.data) {
@@ -412,6 +403,16 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     }
     out->order = buffers.order;
     return OK;
+}
+
+FALLIBLE quantised_rows_check_minima(const struct quantised_rows *rows) {
+    if (rows->inexact_minima == 0) {
+        return OK;
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT,
+         "codes of 8 bits are computed less 128, with bias + 128 x scale for the bias, but fp32 does not hold %zu of these sums "
+         "exactly: serve this model with --widen",
+         rows->inexact_minima);
 }
 
 // ---- digest ----
@@ -429,7 +430,7 @@ static void digest_scales(const struct quantised_rows *r, size_t n, struct diges
 
 void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, struct digest *digest) {
     const struct expertd_code_words *codes = &r->source.codes;
-    size_t row_bytes = code_bytes(codes->bits, k), stride = code_bytes(codes->bits, codes->n_stride);
+    size_t row_bytes = quantised_row_bytes(codes->bits, k), stride = quantised_row_bytes(codes->bits, codes->n_stride);
     for (size_t row = 0; row < n; row++) {
         digest_update(digest, (const char *)codes->data + row * stride, row_bytes);
     }
@@ -437,8 +438,9 @@ void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, s
         digest_update(digest, r->source.zeros.data, n * r->scales);
     }
     digest_scales(r, n, digest);
-    if (r->source.minima) { // indexed like the scales, which are dense in blocks
-        digest_update(digest, r->source.minima, n * r->scales * expertd_dtype_size(r->format.scale));
+    if (r->source.minima) { // dense, like the scales beside them
+        const void *minima = r->stored_minima ? r->stored_minima : r->source.minima;
+        digest_update(digest, minima, n * r->scales * expertd_dtype_size(r->format.scale));
     }
     const void *const supers[] = {r->source.super_scales, r->source.super_minima};
     for (size_t i = 0; i < 2 && supers[i]; i++) {
@@ -465,112 +467,6 @@ void quantised_digest_format(const struct quantised_matrix *m, struct digest *di
     digest_u32(digest, m->ordered);
 }
 
-// ---- widen ----
-
-static float code_value(enum expertd_weight_code code, unsigned bits) {
-    static const float E2M1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-    static const int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-    switch (code) {
-    case EXPERTD_CODE_E4M3:
-        return expertd_f32_from_e4m3((uint8_t)bits);
-    case EXPERTD_CODE_E5M2:
-        return expertd_f32_from_e5m2((uint8_t)bits);
-    case EXPERTD_CODE_E2M1:
-        return bits & 8 ? -E2M1[bits & 7] : E2M1[bits & 7];
-    case EXPERTD_CODE_INT4:
-    case EXPERTD_CODE_UINT4:
-        return (float)bits;
-    case EXPERTD_CODE_IQ4:
-        return IQ4[bits & 15];
-    default:
-        return (float)(int8_t)bits;
-    }
-}
-
-// The value to subtract from a code; INT4 without zero points: 8.
-static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
-    bool int4 = r->format.code == EXPERTD_CODE_INT4;
-    if (!r->source.zeros.data) {
-        return int4 ? 8 : 0;
-    }
-    uint8_t zero = ((const uint8_t *)r->source.zeros.data)[row * r->scales + g];
-    return int4 ? (float)zero : (float)(int8_t)zero;
-}
-
-// The super scale or super minimum of a scale; 1 without them.
-static float super_value(const struct quantised_rows *r, const void *supers, size_t row, size_t g) {
-    float value = 1;
-    if (supers) {
-        size_t at = row * r->source.super_n_stride + g * r->format.scale_k / EXPERTD_SUPER_K * r->source.super_g_stride;
-        expertd_dtype_widen(EXPERTD_DTYPE_F16, (const char *)supers + at * sizeof(uint16_t), 1, &value);
-    }
-    return value;
-}
-
-float quantised_rows_scale(const struct quantised_rows *r, size_t row, size_t g) {
-    float scale = scale_value(&r->format, scale_at(r, (r->source.scale_first + row) / r->source.scale_columns, g)) *
-                  super_value(r, r->source.super_scales, row, g);
-    float global = r->source.global;
-    return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
-           : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
-                                                       : scale;
-}
-
-static float minimum_value(const struct quantised_rows *r, size_t row, size_t g) {
-    if (!r->source.minima) {
-        return 0;
-    }
-    const void *at = (const char *)r->source.minima + (row * r->scales + g) * expertd_dtype_size(r->format.scale);
-    return scale_value(&r->format, at) * super_value(r, r->source.super_minima, row, g);
-}
-
-// The k [begin, begin + count) of a row, which have one scale.
-struct k_range {
-    size_t row, begin, count;
-    float zero, scale, minimum;
-};
-
-static void widen_range(const struct quantised_rows *r, const struct k_range *range, const float values[256],
-                        enum expertd_dtype dtype, char *row) {
-    float wide[CHUNK];
-    const struct expertd_code_words *codes = &r->source.codes;
-    const uint8_t *from = (const uint8_t *)codes->data + range->row * code_bytes(codes->bits, codes->n_stride);
-    size_t size = expertd_dtype_size(dtype);
-    for (size_t i = 0; i < range->count; i++) {
-        size_t at = range->begin + i;
-        unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
-        float product = (values[code] - range->zero) * range->scale; // exact in types with minima
-        wide[i] = r->source.minima ? product - range->minimum : product;
-    }
-    if (!r->order) {
-        expertd_dtype_narrow(wide, range->count, dtype, row + range->begin * size);
-        return;
-    }
-    for (size_t i = 0; i < range->count; i++) {
-        expertd_dtype_narrow(&wide[i], 1, dtype, row + r->order[range->begin + i] * size);
-    }
-}
-
-void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, enum expertd_dtype dtype, void *out) {
-    float values[256];
-    size_t span = r->format.scale_k ? r->format.scale_k : k, size = expertd_dtype_size(dtype);
-    for (unsigned bits = 0; bits < 256; bits++) {
-        values[bits] = code_value(r->format.code, r->source.codes.bits == 8 ? bits : bits & 15);
-    }
-    struct k_range range = {0};
-    for (; range.row < n; range.row++) {
-        char *to = (char *)out + range.row * k * size;
-        for (range.begin = 0; range.begin < k; range.begin += range.count) {
-            size_t g = range.begin / span, end = k - g * span < span ? k : (g + 1) * span;
-            range.count = end - range.begin < CHUNK ? end - range.begin : CHUNK;
-            range.zero = zero_value(r, range.row, g);
-            range.scale = quantised_rows_scale(r, range.row, g);
-            range.minimum = minimum_value(r, range.row, g);
-            widen_range(r, &range, values, dtype, to);
-        }
-    }
-}
-
 // ---- the matrix ----
 
 uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
@@ -578,7 +474,10 @@ uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size
         return (uint64_t)n * ggml_row_bytes(m->blocks, k);
     }
     uint64_t scales = quantised_scales(&m->format, k);
-    uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
+    if (m->affine.bits) {
+        return (uint64_t)n * (k * m->affine.bits / 8 + 2 * scales * expertd_dtype_size(m->affine.dtype));
+    }
+    uint64_t bytes = (uint64_t)n * quantised_row_bytes(m->codes.bits, k);
     bytes += scale_rows(m->scale_first, n, m->scale_columns) * scales * expertd_dtype_size(m->format.scale);
     return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
 }

@@ -21,6 +21,14 @@ struct byte_range {
     size_t expert_stride; // bytes to the next expert's range, where a tensor holds all experts; 0: all have the same
 };
 
+// Codes of MLX: a weight is code * scale + bias, with codes from 0. In memory they are UINT4 (up to 4 bits) or INT8, and the minima
+// are the negated biases. Codes of 8 bits are held less 128: their minima are -(bias + 128 * scale), in F32.
+struct affine_source {
+    unsigned bits;            // of a code in the file, whose rows are streams of bits; 0: another format
+    enum expertd_dtype dtype; // of scales and biases in the file: F32, F16 or BF16
+    const void *biases;       // indexed like the scales
+};
+
 enum { QUANTISED_RANGES = 5 };
 
 struct quantised_matrix {
@@ -29,6 +37,7 @@ struct quantised_matrix {
     // Of a GGUF file: codes, scales and minima are interleaved in blocks, the first at codes.data, and the other fields of codes
     // and scales are unused, but n_stride is the k of a row. NULL: they are tensors of their own.
     const struct ggml_format *blocks;
+    struct affine_source affine;     // bits other than codes.bits: the codes are to be unpacked
     struct expertd_code_words zeros; // zero points; its k counts scales
     // Zero points of codes that config.json calls symmetric, as stored; not subtracted. All must be unused_middle, or one less if
     // unused_may_be_less_one, or 0 if unused_may_be_zero.
@@ -36,6 +45,7 @@ struct quantised_matrix {
     uint8_t unused_middle;
     bool unused_may_be_less_one, unused_may_be_zero;
     bool zeros_are_doubted;     // config.json does not say whether the codes are symmetric
+    bool is_symmetric;          // config.json, or what its quantiser means by an absent key, says that there are no zero points
     const char *symmetric_text; // "quantization_config.sym is true", for messages; NULL: config.json has no such key
     const char *ordered_key;    // of config.json, for messages; NULL: it has no such key
     bool order_is_actorder;     // the key is actorder, not desc_act
@@ -61,11 +71,20 @@ struct quantised_rows {
     struct expertd_quantised_format format;
     struct expertd_quantised_source source; // codes with k_stride 1; zero points, if any, as bytes [n][scales]; k_order NULL
     size_t scales;                          // number of scales of a row
-    const uint32_t *order;                  // [k] element i is the index in the file of the i-th k here; NULL: the same order
-    size_t not_finite_scales;               // scales and minima that are NaN or infinite; they are used as they are
-    bool global_is_not_finite;              // the global scale is NaN or infinite; not counted above
-    size_t zeros_of_16;                     // 4-bit zero points stored as 15 and read as 16; some quantisers mean another value
+    // [n][scales] of affine codes of 8 bits: the minima of the stored codes, from 0 to 255; those of `source` are of codes less
+    // 128. NULL: the codes are held as they are stored.
+    const float *stored_minima;
+    size_t inexact_minima;     // of `source`, which fp32 does not hold exactly
+    const uint32_t *order;     // [k] element i is the index in the file of the i-th k here; NULL: the same order
+    size_t not_finite_scales;  // scales and minima that are NaN or infinite; they are used as they are
+    bool global_is_not_finite; // the global scale is NaN or infinite; not counted above
+    size_t zeros_of_16;        // 4-bit zero points stored as 15 and read as 16; some quantisers mean another value
 };
+
+// Bytes of a row of `count` codes.
+static inline size_t quantised_row_bytes(unsigned bits, size_t count) {
+    return bits == 8 ? count : (count + 1) / 2;
+}
 
 // Number of scales of a row of k codes.
 size_t quantised_scales(const struct expertd_quantised_format *format, size_t k);
@@ -76,6 +95,16 @@ size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, siz
 // Converts the matrix to rows. EXPERTD_ERR_CHECKPOINT: the global scale divides by 0, a zero point is out of range, scale_of_k
 // is inconsistent, or the zero points contradict config.json. staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
+
+// The stored scale of scale row `row`, scale group g.
+static inline const void *quantised_rows_scale_at(const struct quantised_rows *rows, size_t row, size_t g) {
+    const struct expertd_quantised_source *source = &rows->source;
+    size_t index = row * source->scale_n_stride + g * source->scale_g_stride;
+    return (const char *)source->scales + index * expertd_dtype_size(rows->format.scale);
+}
+
+// EXPERTD_ERR_CHECKPOINT: the rows can be widened, but not packed, since a minimum is not exact.
+FALLIBLE quantised_rows_check_minima(const struct quantised_rows *rows);
 
 // Adds codes, zero points, scales, minima, the global scale and the order to the digest, row by row.
 void quantised_rows_digest(const struct quantised_rows *rows, size_t n, size_t k, struct digest *digest);
@@ -97,6 +126,13 @@ FALLIBLE quantised_split(const struct quantised_matrix *all, size_t n, bool alte
                          struct quantised_matrix *up);
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b);
+
+// Private to expert/quantised/: the steps of quantised_rows_take for affine codes. Rows of K-contiguous codes, of codes.bits.
+void quantised_affine_codes(const struct quantised_matrix *matrix, size_t n, size_t k, uint8_t *rows);
+// Scales and minima, [n][scales] in format.scale; stored: [n][scales] as struct quantised_rows has them, or NULL. Returns the
+// number of minima that are not exact.
+size_t quantised_affine_scales(const struct quantised_matrix *matrix, size_t n, size_t scales, void *out, void *minima,
+                               float *stored);
 
 enum { QUANTISED_NAME_MAX = 48 };
 

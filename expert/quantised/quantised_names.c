@@ -11,6 +11,8 @@ static const struct spelling {
     {"scale", "weight_scale"},
     {"scale_inv", "weight_scale"},
     {"weight_scale_inv", "weight_scale"},
+    {"qscale_weight", "weight_scale"}, // Mistral's own form, as qscale_act
+    {"qscale_act", "input_scale"},
     {"scale_2", "weight_scale_2"},
     {"global_scale", "weight_global_scale"},
     {"zero_point", "weight_zero_point"},

@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "expert/quantised/quantised_foreign.h"
 #include "expert/quantised/quantised_take.h"
 #include "expert/quantised/quantised_tensors.h"
 
@@ -29,7 +28,8 @@ static const struct safetensors_entry *scales_of(const struct quantised_names *n
 }
 
 static bool has_format(const struct quantised_names *names, const struct stored_format *format) {
-    return codes_of(names, format) && scales_of(names, format) && (!format->global || quantised_named(names, format->global));
+    return codes_of(names, format) && scales_of(names, format) && (!format->global || quantised_named(names, format->global)) &&
+           (!format->biases || quantised_named(names, format->biases));
 }
 
 bool quantised_exists(const struct tensor_finder *finder, const char *module) {
@@ -125,9 +125,9 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
         }
         codes = found;
         const char *file = checkpoint_file_of(finder->checkpoint, codes);
-        if (scales_of(&names, format)) { // then only the global scale can be missing
-            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s%s is missing, the global scale for %s: is the download complete?", file,
-                 module, format->global, scales->name);
+        if (scales_of(&names, format)) { // then only the global scale or the biases can be missing
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s%s is missing, the %s for %s: is the download complete?", file, module,
+                 format->global ? format->global : format->biases, format->global ? "global scale" : "biases", scales->name);
         }
         if (scales) {
             FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, but the scales of %s must be %s: " OTHER_DTYPE, file, scales->name,
@@ -160,7 +160,8 @@ static const struct stored_format *first_that_fits(struct take *t, const struct 
         }
         t->format = format;
         t->codes = codes_of(names, format);
-        if (take_codes_fit(t)) {
+        t->scales = scales_of(names, format);
+        if (take_codes_fit(t) && (!format->scales_tell || take_scales_fit(t))) {
             return format;
         }
         bool named = format->family && quantisation_names(t->config, format->family);
@@ -262,6 +263,9 @@ FALLIBLE take_recognise(struct take *t) {
     }
     t->codes = codes_of(&names, t->format);
     t->scales = scales_of(&names, t->format);
+    if (t->format->of_mlx) {
+        TRY(checkpoint_mlx_quantisation(t->finder->checkpoint, &t->config));
+    }
     TRY(check_one_scale(t, &names));
     TRY(quantised_check_foreign(t->finder, &names));
     TRY(quantised_check_method(t->finder, t->config, t->codes, t->format->name));

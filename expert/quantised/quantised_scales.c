@@ -95,6 +95,11 @@ static bool spans_grid(const struct take *t, uint64_t rows, uint64_t block_n, ui
            (t->transposed ? has_scales(t, 2, groups, rows) : has_scales(t, 2, rows, groups));
 }
 
+bool take_scales_fit(const struct take *t) {
+    struct scale_span span;
+    return spans_groups(t, t->format->scale_k, &span);
+}
+
 // Blocks of the whole tensor; or, if only that fits, those of the stacked matrices, whose last blocks are short.
 static bool spans_blocks(const struct take *t, uint64_t block_n, uint64_t block_k, struct scale_span *out) {
     uint64_t n = t->module->n, parts = t->module->parts ? t->module->parts : 1, rows = take_ceiling(n, block_n);
@@ -134,7 +139,8 @@ static uint64_t equal_groups(const struct take *t) {
 
 static enum expertd_dtype scale_dtype(const struct take *t) {
     enum expertd_dtype dtype = t->scales->view.dtype;
-    return dtype == EXPERTD_DTYPE_U8 ? EXPERTD_DTYPE_F8_E8M0 : dtype;
+    enum expertd_dtype bytes = t->format->scales_are_e4m3 ? EXPERTD_DTYPE_F8_E4M3 : EXPERTD_DTYPE_F8_E8M0;
+    return dtype == EXPERTD_DTYPE_U8 ? bytes : dtype;
 }
 
 // Determines the weights that share a scale: from config.json if it specifies sizes, else from the shape of the scales.
@@ -344,6 +350,29 @@ static FALLIBLE check_parts(const struct take *t, const struct scale_span *span)
          DEFAULT_BLOCK, DEFAULT_BLOCK);
 }
 
+// The biases lie like the scales.
+static FALLIBLE take_biases(struct take *t) {
+    const struct safetensors_entry *biases = quantised_find(t->finder, t->module->name, t->format->biases);
+    struct quantised_matrix *out = t->out;
+    INVARIANT(biases); // the format was recognised by them
+    const struct expertd_tensor_view *of_scales = &t->scales->view, *view = &biases->view;
+    if (view->dtype != of_scales->dtype || view->rank != of_scales->rank ||
+        memcmp(view->shape, of_scales->shape, view->rank * sizeof *view->shape) != 0) {
+        char texts[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s %s, but %s is %s %s: there must be one bias for each scale, of its dtype",
+             take_file(t, biases), biases->name, expertd_dtype_name(view->dtype),
+             expertd_tensor_shape_text(view->shape, view->rank, texts[0]), t->scales->name, expertd_dtype_name(of_scales->dtype),
+             expertd_tensor_shape_text(of_scales->shape, of_scales->rank, texts[1]));
+    }
+    out->affine.biases = view->data;
+    out->affine.dtype = view->dtype;
+    out->format.minima = true;
+    out->format.scale_of_panel = false;
+    out->format.scale = out->affine.bits == 8 ? EXPERTD_DTYPE_F32 : view->dtype;
+    take_range(t, biases);
+    return OK;
+}
+
 FALLIBLE take_scales(struct take *t) {
     struct scale_span span = {0};
     TRY(choose_span(t, &span));
@@ -360,5 +389,5 @@ FALLIBLE take_scales(struct take *t) {
     out->scale_g_stride = span.g_stride;
     out->scale_restart = span.restart;
     take_range(t, t->scales);
-    return OK;
+    return t->format->biases ? take_biases(t) : OK;
 }

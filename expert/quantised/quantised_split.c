@@ -7,17 +7,17 @@ static FALLIBLE refuse_rows(const char *what) {
     FAIL(EXPERTD_ERR_CHECKPOINT, "%s of gate and up share bytes, which cannot be split: store the two separately", what);
 }
 
-// Makes `c` the codes of the rows first, first + step, ...
-static FALLIBLE take_rows_of_codes(size_t first, size_t step, const char *what, struct expertd_code_words *c) {
+// Makes `c` the codes of the rows first, first + step, ... bits: of a code in the file.
+static FALLIBLE take_rows_of_codes(size_t first, size_t step, unsigned bits, const char *what, struct expertd_code_words *c) {
     bool even = !c->order && c->n_word_stride == c->word * c->n_stride; // row n is at n * n_stride
     if (!even && (step != 1 || first % c->word != 0)) {
         return refuse_rows(what);
     }
     size_t offset = even ? first * c->n_stride : first / c->word * c->n_word_stride;
-    if (offset * c->bits % 8 != 0) {
+    if (offset * bits % 8 != 0) {
         return refuse_rows(what);
     }
-    c->data = (const char *)c->data + offset * c->bits / 8;
+    c->data = (const char *)c->data + offset * bits / 8;
     c->n_stride *= even ? step : 1;
     c->n_word_stride *= even ? step : 1;
     return OK;
@@ -44,8 +44,10 @@ static FALLIBLE take_rows_of_scales(size_t first, size_t step, struct quantised_
         row = first / step;
         columns /= step;
     }
-    size_t size = expertd_dtype_size(m->format.scale);
-    m->scales = (const char *)m->scales + row / columns * m->scale_n_stride * size;
+    size_t size = expertd_dtype_size(m->affine.bits ? m->affine.dtype : m->format.scale);
+    size_t offset = row / columns * m->scale_n_stride * size;
+    m->scales = (const char *)m->scales + offset;
+    m->affine.biases = m->affine.biases ? (const char *)m->affine.biases + offset : NULL;
     m->scale_n_stride *= by_row;
     m->scale_columns = columns;
     m->scale_first = row % columns;
@@ -60,12 +62,12 @@ FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, s
         out->codes.data = (const char *)all->codes.data + first * ggml_row_bytes(all->blocks, all->codes.n_stride);
         return OK;
     }
-    TRY(take_rows_of_codes(first, step, "codes", &out->codes));
+    TRY(take_rows_of_codes(first, step, all->affine.bits ? all->affine.bits : all->codes.bits, "codes", &out->codes));
     if (out->zeros.data) {
-        TRY(take_rows_of_codes(first, step, "zero points", &out->zeros));
+        TRY(take_rows_of_codes(first, step, out->zeros.bits, "zero points", &out->zeros));
     }
     if (out->unused_zeros.data) {
-        TRY(take_rows_of_codes(first, step, "zero points", &out->unused_zeros));
+        TRY(take_rows_of_codes(first, step, out->unused_zeros.bits, "zero points", &out->unused_zeros));
     }
     if (out->global_columns) {
         out->global = (const char *)out->global + first / out->global_columns * expertd_dtype_size(out->global_dtype);
@@ -75,7 +77,7 @@ FALLIBLE quantised_take_rows(const struct quantised_matrix *all, size_t first, s
 
 // If one scale covers all rows, it is stored once per panel, or once.
 static void join_scales(size_t rows, struct quantised_matrix *m) {
-    if (m->blocks || m->scale_n_stride == 0 || m->scale_first + rows > m->scale_columns) {
+    if (m->blocks || m->affine.bits || m->scale_n_stride == 0 || m->scale_first + rows > m->scale_columns) {
         return;
     }
     m->format.scale_of_panel = true;

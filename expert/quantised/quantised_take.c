@@ -16,14 +16,15 @@ bool take_has_shape(const struct take *t, const struct safetensors_entry *entry,
 err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *entry, const struct tensor_shape *expected) {
     char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
     const struct quantised_module *p = t->module;
+    const char *label = config_label(checkpoint_config(t->finder->checkpoint));
     struct tensor_shape full = {.rank = expected->rank + (p->experts > 0), .dims = {p->experts}};
     memcpy(full.dims + (p->experts > 0), expected->dims, expected->rank * sizeof *expected->dims);
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: tensor %s is %s, but config.json requires %s, for weights [%llu, %llu] as %s: the file or config.json "
-                      "(shapes, quantization_config) is wrong",
+                      "%s: tensor %s is %s, but %s requires %s, for weights [%llu, %llu] as %s: the file or %s (shapes, "
+                      "quantization_config) is wrong",
                       take_file(t, entry), entry->name, expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found),
-                      expertd_tensor_shape_text(full.dims, full.rank, text), (unsigned long long)p->n, (unsigned long long)p->k,
-                      t->format->name);
+                      label, expertd_tensor_shape_text(full.dims, full.rank, text), (unsigned long long)p->n,
+                      (unsigned long long)p->k, t->format->name, label);
 }
 
 void take_range(struct take *t, const struct safetensors_entry *entry) {

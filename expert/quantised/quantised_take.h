@@ -31,6 +31,8 @@ err_t take_wrong_shape(const struct take *t, const struct safetensors_entry *ent
 bool take_codes_fit(struct take *t);
 // Do the module's tensors fit a format, in module->orientation?
 bool take_fits(struct take *t);
+// Have the scales the shape of groups of t->format->scale_k?
+bool take_scales_fit(const struct take *t);
 // EXPERTD_ERR_CHECKPOINT: the codes of all experts fit both orientations, and nothing tells which is meant. Tensors called X.weight
 // are rows.
 FALLIBLE take_check_orientation(const struct take *t);
@@ -42,13 +44,21 @@ void take_range(struct take *t, const struct safetensors_entry *entry);
 // EXPERTD_ERR_CHECKPOINT: the tensors contradict each other or config.json.
 FALLIBLE take_recognise(struct take *t); // sets format, codes, scales, bits and transposed
 FALLIBLE take_codes(struct take *t);
-FALLIBLE take_quark(struct take *t);  // after the codes, where they have AWQ's order: by config.json
 FALLIBLE take_scales(struct take *t); // after the codes
 FALLIBLE take_zeros(struct take *t);  // after the scales, like the rest
 FALLIBLE take_global(struct take *t);
 FALLIBLE take_order(struct take *t);
 void take_original_shape(struct take *t);
 void take_extras(struct take *t); // marks the tensors that are ignored
+
+// Quantisers whose weights are not served, and transformations that change the meaning of codes: recognised by the names of their
+// tensors, or by quant_method, and refused by name.
+// EXPERTD_ERR_CHECKPOINT: one of the module's tensors is written by such a quantiser only, or changes the meaning of the codes.
+FALLIBLE quantised_check_foreign(const struct tensor_finder *finder, const struct quantised_names *names);
+
+// EXPERTD_ERR_CHECKPOINT: quant_method is such a quantiser's, although the codes look like `format`.
+FALLIBLE quantised_check_method(const struct tensor_finder *finder, const struct quantisation *config,
+                                const struct safetensors_entry *codes, const char *format);
 
 // Of GGUF files: the tensor "module.weight" if its elements are codes in blocks (NULL: there is none), and all steps for it.
 // EXPERTD_ERR_CHECKPOINT: a type that is not served, or another shape.

@@ -114,6 +114,7 @@ struct quantised_matrix quantised_of_expert(const struct quantised_matrix *first
     m.zeros.data = of_expert(first, first->zeros.data, e);
     m.unused_zeros.data = of_expert(first, first->unused_zeros.data, e);
     m.scales = of_expert(first, first->scales, e);
+    m.affine.biases = of_expert(first, first->affine.biases, e);
     m.global = of_expert(first, first->global, e);
     m.scale_of_k = of_expert(first, first->scale_of_k, e);
     for (size_t i = 0; i < m.ranges; i++) {

@@ -151,6 +151,7 @@ static FALLIBLE check_form(const struct take *t, const struct safetensors_entry 
 FALLIBLE take_zeros(struct take *t) {
     const struct safetensors_entry *zeros = quantised_find(t->finder, t->module->name, t->format->zeros);
     size_t groups = quantised_scales(&t->out->format, t->module->k);
+    t->out->is_symmetric = is_symmetric(t);
     if (!zeros) {
         return t->format->zeros ? check_no_zeros(t) : OK;
     }
@@ -158,7 +159,7 @@ FALLIBLE take_zeros(struct take *t) {
     struct expertd_code_words words = zero_words(t, zeros, groups);
     t->out->zeros_tensor = zeros;
     take_range(t, zeros);
-    if (is_symmetric(t)) {
+    if (t->out->is_symmetric) {
         take_unused_zeros(t, zeros, words);
         return OK;
     }

@@ -20,49 +20,55 @@ static bool is_vector(enum supply_tensor tensor) {
            tensor == SUPPLY_SELECTION_BIAS || tensor == SUPPLY_OUTPUT_NORM;
 }
 
-static struct matrix_source vector_in_file(const struct vector_source *vector) {
-    return (struct matrix_source){
-        .plain = {.data = vector->data, .dtype = vector->dtype, .n_stride = 0, .k_stride = vector->stride},
-        .blocks = vector->blocks,
-    };
+static const struct vector_source *vector_in_file(const struct layer_tensors *layer, const struct expert_source *expert,
+                                                  enum supply_tensor tensor) {
+    return tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
+           : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
+           : tensor == SUPPLY_OUTPUT_NORM    ? &layer->output_norm
+                                             : &expert->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)];
 }
 
-static struct matrix_source source_in_file(const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor) {
-    INVARIANT(expert == SUPPLY_SHARED || layer->experts);
-    const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
-    if (is_vector(tensor)) {
-        return vector_in_file(tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
-                              : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
-                              : tensor == SUPPLY_OUTPUT_NORM    ? &layer->output_norm
-                                                                : &e->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)]);
+static void describe_vector(const struct vector_source *vector, struct supply_matrix *out) {
+    if (vector->blocks) {
+        out->generated = quantised_of_blocks(vector->blocks, 0, out->k);
+        out->quantised = &out->generated;
+        out->widen = EXPERTD_DTYPE_F32;
+    } else {
+        out->source =
+            (struct expertd_weight_source){.data = vector->data, .dtype = vector->dtype, .n_stride = 0, .k_stride = vector->stride};
     }
-    return tensor == SUPPLY_ROUTER        ? layer->router
-           : tensor == SUPPLY_SHARED_GATE ? layer->shared_gate
-           : tensor == SUPPLY_LATENT_IN   ? layer->latent_in
-           : tensor == SUPPLY_LATENT_OUT  ? layer->latent_out
-                                          : (struct matrix_source){.plain = e->weight[PART_GATE + (tensor - SUPPLY_GATE)]};
+}
+
+static void describe_common(const struct layer_tensors *layer, enum supply_tensor tensor, struct supply_matrix *out) {
+    const struct common_matrix *matrix = tensor == SUPPLY_ROUTER        ? &layer->router
+                                         : tensor == SUPPLY_SHARED_GATE ? &layer->shared_gate
+                                         : tensor == SUPPLY_LATENT_IN   ? &layer->latent_in
+                                                                        : &layer->latent_out;
+    out->source = matrix->plain;
+    if (matrix->quantised.codes.data) {
+        out->quantised = &matrix->quantised;
+        out->widen = EXPERTD_DTYPE_F32;
+    }
 }
 
 static bool describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out) {
     (void)supply;
+    INVARIANT(expert == SUPPLY_SHARED || layer->experts);
+    const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
     bool of_shared_expert = expert == SUPPLY_SHARED && tensor < SUPPLY_EXPERT_TENSORS;
     if (of_shared_expert && layer->params.shared == SHARED_NONE) {
         return false;
     }
     if (tensor <= SUPPLY_DOWN) {
-        const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
-        const struct quantised_matrix *quantised = &e->quantised[PART_GATE + (tensor - SUPPLY_GATE)];
-        out->quantised = quantised->codes.data ? quantised : NULL;
+        const int part = PART_GATE + (tensor - SUPPLY_GATE);
+        out->quantised = e->quantised[part].codes.data ? &e->quantised[part] : NULL;
+        out->source = e->weight[part];
+    } else if (is_vector(tensor)) {
+        describe_vector(vector_in_file(layer, e, tensor), out);
+    } else {
+        describe_common(layer, tensor, out);
     }
-    const struct matrix_source source = source_in_file(layer, expert, tensor);
-    if (source.blocks) { // of no expert's matrix: always widened
-        out->generated = quantised_of_blocks(source.blocks, 0, out->k);
-        out->quantised = &out->generated;
-        out->widen = EXPERTD_DTYPE_F32;
-        return true;
-    }
-    out->source = source.plain;
     return out->quantised || out->source.data != NULL;
 }
 

@@ -179,8 +179,9 @@ FALLIBLE supply_convert(void *staging, struct supply_matrix *m) {
         char *out = (char *)staging + rows_bytes(m);
         quantised_rows_widen(&m->rows, m->n, m->k, m->widen, out);
         m->source = (struct expertd_weight_source){.data = out, .dtype = m->widen, .n_stride = m->k, .k_stride = 1};
+        return OK;
     }
-    return OK;
+    return m->quantised ? quantised_rows_check_minima(&m->rows) : OK;
 }
 
 void supply_release(const struct supply *supply, const struct supply_matrix *matrix) {

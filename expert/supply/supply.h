@@ -130,7 +130,8 @@ bool supply_is_zero(const struct supply_matrix *matrix);
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
 
 // Converts the tensor to what is packed, if it is stored otherwise: codes to elements of matrix->widen, in matrix->source; elements
-// to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised.
+// to codes of matrix->quantise, in matrix->rows. EXPERTD_ERR_CHECKPOINT: a weight cannot be quantised, or codes cannot be
+// packed.
 FALLIBLE supply_convert(void *staging, struct supply_matrix *matrix);
 
 // Releases the tensor's pages, which count as this process's memory until then. Another tensor on one of these pages causes the

@@ -137,6 +137,7 @@ bool quantised_self_check(const struct kernel_backend *backend) {
         {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .global = EXPERTD_GLOBAL_DIVIDE, .scale_k = 16},
         {.code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_F32, .minima = true, .scale_k = 32},
         {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .minima = true, .scale_k = 16},
+        {.code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_BF16, .minima = true, .scale_k = 64},
         {.code = EXPERTD_CODE_IQ4, .scale = EXPERTD_DTYPE_F16, .scale_k = 32},
         {.code = EXPERTD_CODE_UINT4, .scale = EXPERTD_DTYPE_I8, .minima = true, .scale_k = 32},
     };

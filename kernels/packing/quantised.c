@@ -34,8 +34,8 @@ static FALLIBLE check_minima(const struct expertd_quantised_format *format) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "a format with minima cannot have %s",
                    format->zero_points ? "zero points" : "one scale per panel");
     }
-    if (format->scale != EXPERTD_DTYPE_F32 && format->scale != EXPERTD_DTYPE_F16 && format->scale != EXPERTD_DTYPE_I8) {
-        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "minima need scales of F32, F16 or I8, but the scales are %s",
+    if (!expertd_dtype_is_float16_or_32(format->scale) && format->scale != EXPERTD_DTYPE_I8) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "minima", "minima need scales of F32, BF16, F16 or I8, but the scales are %s",
                    expertd_dtype_name(format->scale));
     }
     return OK;

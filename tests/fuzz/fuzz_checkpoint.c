@@ -85,6 +85,12 @@ static void check_quantised(const struct range *file, const struct quantised_mat
     INVARIANT(!err_is(expertd_quantised_check(&m->format)) && n > 0 && k > 0);
     if (m->blocks) {
         check_inside(file, m->codes.data, m->codes.data, quantised_stored_bytes(m, n, k));
+    } else if (m->affine.bits) {
+        size_t last = (n - 1) * m->scale_n_stride + (quantised_scales(&m->format, k) - 1) * m->scale_g_stride;
+        size_t row = m->codes.n_stride * m->affine.bits / 8, bytes = expertd_dtype_size(m->affine.dtype);
+        check_inside(file, m->codes.data, (const char *)m->codes.data + (n - 1) * row, k * m->affine.bits / 8);
+        check_inside(file, m->scales, (const char *)m->scales + last * bytes, bytes);
+        check_inside(file, m->affine.biases, (const char *)m->affine.biases + last * bytes, bytes);
     } else {
         check_codes(file, &m->codes, n, k);
     }
@@ -96,18 +102,15 @@ static void check_quantised(const struct range *file, const struct quantised_mat
     }
 }
 
-// In blocks, of GGUF files: a matrix, or a vector with n = 1.
+// In blocks, of GGUF files: a vector, with n = 1.
 static void check_blocks(const struct range *file, const struct safetensors_entry *blocks, size_t n, size_t k) {
     const struct quantised_matrix m = quantised_of_blocks(blocks, 0, k);
     check_quantised(file, &m, n, k);
 }
 
-static void check_any_matrix(const struct range *file, const struct matrix_source *m, size_t n, size_t k) {
-    if (m->blocks) {
-        check_blocks(file, m->blocks, n, k);
-    } else {
-        check_matrix(file, &m->plain, n, k);
-    }
+static void check_common(const struct range *file, const struct common_matrix *m, size_t n, size_t k) {
+    check_matrix(file, &m->plain, n, k);
+    check_quantised(file, &m->quantised, n, k);
 }
 
 static void check_any_vector(const struct range *file, const struct vector_source *v, size_t n) {
@@ -130,13 +133,13 @@ static void check_expert(const struct range *file, const struct expert_source *e
 
 static void check_layer(const struct range *file, const struct layer_tensors *l) {
     const struct layer_params *p = &l->params;
-    check_any_matrix(file, &l->router, p->routing.num_experts, p->hidden_size);
+    check_common(file, &l->router, p->routing.num_experts, p->hidden_size);
     check_any_vector(file, &l->router_bias, p->routing.num_experts);
     check_any_vector(file, &l->selection_bias, p->routing.num_experts);
-    check_any_matrix(file, &l->shared_gate, 1, p->hidden_size);
+    check_common(file, &l->shared_gate, 1, p->hidden_size);
     if (p->latent_size > 0) {
-        check_any_matrix(file, &l->latent_in, p->latent_size, p->hidden_size);
-        check_any_matrix(file, &l->latent_out, p->hidden_size, p->latent_size);
+        check_common(file, &l->latent_in, p->latent_size, p->hidden_size);
+        check_common(file, &l->latent_out, p->hidden_size, p->latent_size);
     }
     for (uint32_t e = 0; e < p->num_experts; e++) {
         check_expert(file, &l->experts[e], p->intermediate_size, p->latent_size > 0 ? p->latent_size : p->hidden_size);

@@ -103,6 +103,7 @@ GATE_AND_UP = {  # the matrices that a device holds widened, of each format
     "e4m3_and_e5m2": {"fp8_block128": EXPERTS, "fp8_e5m2_block128": EXPERTS},
     "blocks_and_rows": {"fp8_block128": EXPERTS, "fp8_channel": EXPERTS},
     "blocks_of_two_scale_dtypes": {"fp8_block128": 2 * EXPERTS},
+    "gptq_asymmetric_in_one_up": {"int4_group32": 1, "int4_group32_zero": 1},
     "rows_and_mxfp4": {"fp8_channel": 1, "mxfp4": 1},
     "mxfp4_and_plain": {"mxfp4": 2},
 }

@@ -26,7 +26,7 @@ def folder(tmp_path):
 FOLDERS = {
     "adapter": (("adapter_config.json", "adapter_model.safetensors"), ("LoRA adapter", "merge it")),
     "gguf": (("model-Q4_K_M.gguf",), ("model-Q4_K_M.gguf", "GGUF")),
-    "mistral": (("params.json", "consolidated.safetensors"), ("consolidated.safetensors", "the form of transformers")),
+    "mistral": (("consolidated.safetensors",), ("consolidated.safetensors", "Mistral's own form", "params.json")),
     "pickled": (("pytorch_model-00001-of-00002.bin",), ("pytorch_model-00001-of-00002.bin", "convert them to safetensors")),
     "engine": (("rank0.engine", "rank1.engine"), ("rank0.engine", "engine")),
     "download": (("model-00001-of-00002.safetensors.incomplete",), ("a download is under way", "finish it")),
@@ -129,7 +129,6 @@ def test_a_folder_above_names_the_checkpoints(folder, tmp_path):
 
 # Tensors of one expert, or of all experts of a layer, in formats of other programs.
 FORMATS = {
-    "mlx": ("MLX", ("switch_mlp.gate_proj.weight", "switch_mlp.gate_proj.scales", "switch_mlp.gate_proj.biases")),
     "exl2": ("EXL2", ("experts.0.w1.q_weight", "experts.0.w1.q_scale", "experts.0.w1.q_invperm")),
     "exl3": ("EXL3", ("experts.0.w1.trellis", "experts.0.w1.suh", "experts.0.w1.svh")),
     "bitsandbytes": ("bitsandbytes", ("experts.0.w1.weight", "experts.0.w1.weight.absmax",

@@ -106,19 +106,6 @@ def tensors(**more):
     return {name: array for name, array in layer.items() if array is not None}
 
 
-def in_mlx_4bit(which):
-    """The matrices whose name contains `which` in MLX's 4-bit format, the others as MLX's plain files have them."""
-    layer = {}
-    for name, array in layer_tensors(Weights(FAMILIES["qwen3_moe"]), stacked(module="{block}.switch_mlp")).items():
-        if which not in name:
-            layer[name] = array
-            continue
-        groups = np.ones((*array.shape[:-1], 1), np.float32)
-        layer[name] = np.zeros((*array.shape[:-1], array.shape[-1] // 8), np.uint32)
-        layer.update({name.replace(".weight", ".scales"): groups, name.replace(".weight", ".biases"): groups})
-    return layer
-
-
 def renamed(old, new):
     return {name.replace(old, new): array for name, array in tensors().items()}
 
@@ -148,8 +135,6 @@ REFUSED = {
     "a part of a stacked quantisation": (lambda: tensors(**{"mlp.experts.1.up_proj.absmax": ONE}), "up_proj.absmax", "bitsandbytes"),
     "a scale without codes": (lambda: tensors(**{"mlp.experts.1.up_proj.weight_scale": ONE}), "mlp.experts.1.up_proj.weight_scale",
                               "no matrix beside it is stored in codes"),
-    "MLX's quantised experts": (lambda: in_mlx_4bit("switch_mlp"), "model.layers.0.mlp.switch_mlp", "MLX's affine quantisation"),
-    "MLX's quantised router": (lambda: in_mlx_4bit("mlp.gate."), "model.layers.0.mlp.gate.biases", "MLX's affine quantisation"),
     "a router without a known name": (lambda: renamed("mlp.gate", "mlp.chooser"), "tensor model.layers.0.mlp.gate.weight is missing",
                                       "beside the experts, model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [4, 64]"),
     "a shared expert that the architecture has not": (lambda: tensors(**{"mlp.shared_expert.up_proj.weight": ONE}),

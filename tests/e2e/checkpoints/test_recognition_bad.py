@@ -11,7 +11,7 @@ from harness import quantised as quantised_harness
 from harness.daemon import run_program
 from harness.fused import Fused, FusedCheckpoint, bare
 from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, compressed, fp8, gptq,
-                               pack_quantized, quark)
+                               mlx_affine, mlx_mx, pack_quantized, quark)
 
 MODULE = "model.layers.0.mlp.experts"
 GATE = f"{MODULE}.0.gate_proj"
@@ -33,8 +33,6 @@ def stored(tensors):
 
 # The tensors of each quantiser's matrix, with shapes that its own code gives.
 FOREIGN = {
-    "mlx": ({".weight": ("U32", (8, 4)), ".scales": ("F16", (8, 1)), ".biases": ("F16", (8, 1))},
-            [".biases", "MLX", "original checkpoint"]),
     "bitsandbytes_nf4": ({".weight": ("U8", (64, 1)), ".weight.absmax": ("U8", (2,)), ".weight.quant_map": ("F32", (16,))},
                          ["bitsandbytes"]),
     "bitsandbytes_int8": ({".weight": ("I8", None), ".SCB": ("F32", (4,)), ".weight_format": ("U8", ())}, ["bitsandbytes"]),
@@ -126,6 +124,16 @@ def test_tensors_that_contradict_config_json_are_refused_with_both(name, tmp_pat
     refused(QuantisedCheckpoint(tmp_path / name, Variant("", config, quantise)), *words)
 
 
+def test_zero_points_that_one_expert_lacks_for_no_reason_are_refused(tmp_path):
+    """Quark's section says nothing about single modules."""
+    config = {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {
+        "weight": {"dtype": "int4", "group_size": 32}}}
+    checkpoint = QuantisedCheckpoint(tmp_path / "model", Variant("", config, quark(32, signed=True)))
+    for part in ("gate", "up", "down"):
+        del checkpoint.tensors[f"{MODULE}.2.{part}_proj.weight_zero_point"]
+    refused(checkpoint, "expert 2's gate is int4_group32,", "expert 0's gate is int4_group32_zero", "is a tensor missing?")
+
+
 def test_a_fused_pair_of_two_orientations_is_refused(tmp_path):
     checkpoint = FusedCheckpoint(tmp_path / "pair", Fused("", BLOCKS, BLOCKS_OF_128, bare))
     for name in (f"{MODULE}.down_proj", f"{MODULE}.down_proj_scale_inv"):
@@ -172,6 +180,53 @@ def test_zero_points_that_may_be_transposed_are_refused(tmp_path, monkeypatch):
     section = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False)
     checkpoint = FusedCheckpoint(tmp_path / "words", Fused("", section, whole, transposed=True, stacked=True))
     refused(checkpoint, f"{MODULE}.gate_proj.weight_zero_point", f"[{EXPERTS}, 8, 8]", "may be transposed")
+
+
+def mlx(config=None, quantise=mlx_affine(4, 32), change=lambda tensors: None):
+    """MLX's affine codes of 4 bits in groups of 32; change: of the tensors of the first expert's gate."""
+
+    def write(folder):
+        checkpoint = QuantisedCheckpoint(folder, Variant("", {}, quantise))
+        checkpoint.config["quantization"] = {"group_size": 32, "bits": 4, "mode": "affine"} | (config or {})
+        change(checkpoint.tensors)
+        return checkpoint
+
+    return write
+
+
+def put(suffix, dtype=None, shape=None, keep=lambda array: array):
+    """Another dtype or shape for a tensor of the first expert's gate; shape None: the elements that `keep` keeps."""
+
+    def change(tensors):
+        old, array = tensors[GATE + suffix]
+        tensors[GATE + suffix] = (dtype or old, keep(array) if shape is None else np.ones(shape))
+
+    return change
+
+
+AFFINE_REFUSED = {
+    "biases_missing": (mlx(change=lambda tensors: tensors.pop(f"{GATE}.biases")), [f"{GATE}.biases is missing", f"{GATE}.scales"]),
+    "scales_missing": (mlx(change=lambda tensors: tensors.pop(f"{GATE}.scales")), [f"{GATE}.weight is U32", "scales are missing",
+                                                                                  f"{GATE}.scales"]),
+    "scales_of_fewer_groups": (mlx(change=put(".scales", keep=lambda a: a[:, :-1])),
+                               [f"{GATE}.scales", "[160, 5]", "[160, 192]", "groups of 32 k (quantization.group_size)"]),
+    "biases_of_fewer_groups": (mlx(change=put(".biases", keep=lambda a: a[:, :-1])),
+                               [f"{GATE}.biases", "[160, 5]", f"{GATE}.scales", "[160, 6]"]),
+    "biases_of_another_dtype": (mlx(change=put(".biases", "F32")), [f"{GATE}.biases is F32", f"{GATE}.scales is BF16"]),
+    "other_bits": (mlx({"bits": 8}), [f"{GATE}.weight", "4 bits", "quantization.bits is 8"]),
+    "other_bits_of_a_module": (mlx({GATE: {"bits": 6, "group_size": 32}}), [f"{GATE}.weight", "4 bits", f"quantization.{GATE}.bits is 6"]),
+    "another_group": (mlx({"group_size": 64}), [f"{GATE}.scales", "groups of 64 k (quantization.group_size)"]),
+    "another_group_of_a_module": (mlx({GATE: {"bits": 4, "group_size": 64}}), [f"{GATE}.scales", f"(quantization.{GATE}.group_size)"]),
+    "codes_of_7_bits": (mlx(change=put(".weight", shape=(160, 42))), [f"{GATE}.weight is [160, 42]", "affine codes of MLX"]),
+    "scales_of_integers": (mlx(change=put(".scales", "I32")), [f"{GATE}.scales is I32", "not supported"]),
+    "biases_beside_mxfp4": (mlx(quantise=changed(mlx_mx(4), {".biases": ("F16", np.ones((4, 4)))})), [".biases", "is in the MoE block"]),
+}
+
+
+@pytest.mark.parametrize("name", AFFINE_REFUSED)
+def test_affine_codes_that_contradict_each_other_or_the_section_are_refused(name, tmp_path):
+    write, words = AFFINE_REFUSED[name]
+    refused(write(tmp_path / name), *words)
 
 
 @pytest.mark.parametrize("key, value", (("packing_format", "auto_round:gptqmodel:exllamav2"), ("backend", "auto_round:marlin")))

@@ -197,6 +197,40 @@ def mlx_mx(bits):
     return quantise
 
 
+def mlx_nvfp4():
+    """MLX's mode nvfp4: words of consecutive k, an E4M3 scale per 16 k, no global scale."""
+
+    def quantise(w, random):
+        tensors, meant = fp4(".weight", ".scales", "F8_E4M3", 16)(w, random)
+        return {".weight": ("U32", tensors[".weight"][1].view(np.uint32)), ".scales": ("U8", tensors[".scales"][1])}, meant
+
+    return quantise
+
+
+def stream(codes, bits):
+    """MLX's words: each row is a stream of bits, the first code in the lowest bits of the first word."""
+    set_bits = (codes[..., None] >> np.arange(bits)) & 1
+    return np.packbits(set_bits.reshape(codes.shape[0], -1).astype(np.uint8), axis=1, bitorder="little").view("<u4")
+
+
+def mlx_affine(bits, group, dtype="BF16"):
+    """MLX's mode affine, W = code * scale + bias. The scale's sign is such that code 0 is the edge of the greater magnitude."""
+
+    def quantise(w, random):
+        groups = w.reshape(w.shape[0], -1, group)
+        low, high, top = groups.min(2), groups.max(2), (1 << bits) - 1
+        below = np.abs(low) > np.abs(high)
+        scale, edge = np.where(below, 1, -1) * np.maximum((high - low) / top, 1e-7), np.where(below, low, high)
+        steps = np.rint(edge / scale)
+        scale = np.where(steps == 0, scale, edge / np.where(steps == 0, 1, steps))
+        (scales, wide), (biases, wide_bias) = rounded(scale, dtype), rounded(np.where(steps == 0, 0, edge), dtype)
+        codes = np.clip(np.rint((groups - wide_bias[..., None]) / wide[..., None]), 0, top).astype(np.int64)
+        return ({".weight": ("U32", stream(codes.reshape(w.shape), bits)), ".scales": (dtype, scales), ".biases": (dtype, biases)},
+                (codes * wide[..., None] + wide_bias[..., None]).reshape(w.shape))
+
+    return quantise
+
+
 def awq(group):
     def quantise(w, random):
         block_k = group if group > 0 else w.shape[1]
@@ -351,6 +385,20 @@ MIXED_EXPERTS = {
         (1, "all", MX), (1, "down", ROWS), (2, "all", PLAIN["F32"]), (3, "all", ROWS), (3, "down", MX), (4, "all", PLAIN["BF16"]),
         (4, "down", E5M2))),
     "all_plain_down": Variant("mxfp4+bf16", BLOCKS, MX, of_parts=(("down", PLAIN["BF16"]),)),
+    "gptq_asymmetric_in_one_expert": Variant(
+        "int4_group32, int4_group32_zero", GPTQ | {"sym": True, "dynamic": {"+:.*experts\\.3\\..*": {"sym": False}}},
+        gptq(4, 32, zero_points=False), of_experts=((3, "all", gptq(4, 32)),)),
+    "gptq_symmetric_in_one_down": Variant(
+        "int4_group32_zero, int4_group32_zero+int4_group32", GPTQ | {"dynamic": {".*experts\\.0\\.down_proj": {"sym": True}}},
+        gptq(4, 32), of_experts=((0, "down", gptq(4, 32, zero_points=False)),)),
+    "gptq_of_8_bits_in_one_expert": Variant(
+        "int4_group32, int8_group32_zero, int8_group32", GPTQ | {"sym": True, "dynamic": {
+            "+:.*experts\\.1\\..*": {"bits": 8, "sym": False}, "+:.*experts\\.4\\..*": {"bits": 8}}},
+        gptq(4, 32, zero_points=False), of_experts=((1, "all", gptq(8, 32)), (4, "all", gptq(8, 32, zero_points=False)))),
+    "auto_round_of_8_bits_in_down": Variant(
+        "int4_group32_zero+int8_group32_zero", {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False,
+                                                "packing_format": "auto_round:auto_gptq", "extra_config": {".*down_proj.*": {"bits": 8}}},
+        gptq(4, 32), of_parts=(("down", gptq(8, 32)),)),
     "plain_dtypes": Variant("bf16, f32, f16", None, PLAIN["BF16"], of_experts=((1, "all", PLAIN["F32"]), (3, "all", PLAIN["F16"]))),
 }
 # Gate has another format than up, in all experts or in one of them.
@@ -359,6 +407,9 @@ MIXED_GATES = {
     "blocks_and_rows": Variant("fp8_block128+fp8_channel+fp8_block128", FP8, E4M3, of_parts=(("up", ROWS),)),
     "blocks_of_two_scale_dtypes": Variant("fp8_block128", FP8, E4M3,
                                           of_parts=(("up", fp8(".weight_scale_inv", "BF16", (128, 128))),)),
+    "gptq_asymmetric_in_one_up": Variant(
+        "int4_group32, int4_group32+int4_group32_zero+int4_group32", GPTQ | {"sym": True, "dynamic": {
+            "+:.*experts\\.2\\.up_proj": {"sym": False}}}, gptq(4, 32, zero_points=False), of_experts=((2, "up", gptq(4, 32)),)),
     "rows_and_mxfp4": Variant("fp8_channel, mxfp4+fp8_channel+fp8_channel", FP8, ROWS, of_experts=((2, "gate", MX),)),
     "mxfp4_and_plain": Variant("mxfp4, mxfp4+bf16+mxfp4, f16+mxfp4+mxfp4", FP8, MX,
                                of_experts=((2, "up", PLAIN["BF16"]), (3, "gate", PLAIN["F16"]))),

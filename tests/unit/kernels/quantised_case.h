@@ -48,6 +48,8 @@ static const struct expertd_quantised_format FORMATS[] = {
     {EXPERTD_CODE_INT8, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 16},          // Q6_K
     {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_I8, EXPERTD_GLOBAL_NONE, false, false, false, 128},          //
     {EXPERTD_CODE_IQ4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, false, false, false, 128},         //
+    {EXPERTD_CODE_UINT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, true, false, 64},        // MLX's affine codes of 4 bits
+    {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, true, false, 128},        // of 6 bits
 };
 
 struct quantised_case {

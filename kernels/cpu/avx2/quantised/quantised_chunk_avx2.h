@@ -183,12 +183,19 @@ static inline void chunk_scales(const struct chunk *c, const struct scale_offset
 // out[s][column]: the chunk's minima as f32.
 static inline void widen_minima(const struct chunk *c, const struct scale_offsets *scales, const uint8_t *panel, panel_row *out) {
     const struct scale_offsets at = {scales->first + c->layout.scale_size, scales->last + c->layout.scale_size};
-    if (c->format->scale == EXPERTD_DTYPE_F32) {
+    switch (c->format->scale) {
+    case EXPERTD_DTYPE_F32:
         widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, out);
-    } else if (c->format->scale == EXPERTD_DTYPE_I8) {
+        return;
+    case EXPERTD_DTYPE_BF16:
+        widen_scales_of(c, &at, panel, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, out);
+        return;
+    case EXPERTD_DTYPE_I8:
         widen_scales_i8(c, &at, panel, QUANTISED_SUPER, out);
-    } else {
+        return;
+    default:
         widen_scales_of(c, &at, panel, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, out);
+        return;
     }
 }
 

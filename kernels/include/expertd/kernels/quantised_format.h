@@ -38,7 +38,7 @@ struct expertd_quantised_format {
     enum expertd_global_scale global; // EXPERTD_GLOBAL_NONE unless scales are F8_E4M3
     bool zero_points;                 // one per scale and column; INT4 and INT8 only
     bool minima;         // one per scale and column: a weight is code * scale - minimum; UINT4 and INT8 with scales per
-                         // column of F32, F16 or I8, which minima have too; no zero points
+                         // column of F32, BF16, F16 or I8, which minima have too; no zero points
     bool scale_of_panel; // one scale per 64 columns (for 128 x 128 blocks and per-tensor scales), else one per column
     size_t scale_k;      // k of a scale group: a multiple of 16; the last group may be short. 0: all of K
 };

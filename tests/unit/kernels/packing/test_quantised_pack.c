@@ -492,7 +492,7 @@ static void invalid_formats_are_refused_with_the_field(void **state) {
     expect_format(bad, "minima");
     bad = minima, bad.scale_of_panel = true;
     expect_format(bad, "minima");
-    bad = minima, bad.scale = EXPERTD_DTYPE_BF16;
+    bad = minima, bad.scale = EXPERTD_DTYPE_F8_E8M0;
     expect_format(bad, "minima");
     bad = minima, bad.scale = EXPERTD_DTYPE_I8, bad.scale_k = 48;
     expect_format(bad, "scale_k");
