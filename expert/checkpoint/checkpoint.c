@@ -13,10 +13,10 @@
 #include "expert/checkpoint/checkpoint_notes.h"
 #include "expert/checkpoint/checkpoint_state.h"
 #include "expert/checkpoint/quantisation_source.h"
-#include "expert/config/mistral_config.h"
 #include "expert/files/folder_kind.h"
 #include "expert/files/gguf_parts.h"
 #include "expert/files/weight_files.h"
+#include "expert/foreign/mistral_config.h"
 
 static const char MEMORY_SHARD[] = "shard"; // the file name that an index of checkpoint_parse must use
 

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "base/gguf/gguf.h"
-#include "expert/config/gguf_config.h"
 #include "expert/files/folder_kind.h"
+#include "expert/foreign/gguf_config.h"
 
 static const char SUFFIX[] = ".gguf";
 static const char OTHER_SUFFIX[] = ".safetensors";

@@ -6,7 +6,7 @@
 
 #include "expert/architecture/architecture_names.h"
 #include "expert/checkpoint/tensor_finder.h"
-#include "expert/config/gguf_members.h"
+#include "expert/foreign/gguf_members.h"
 #include "expert/layout/block_leftovers.h"
 #include "expert/layout/block_names.h"
 #include "expert/layout/expert_layout.h"

@@ -6,10 +6,10 @@
 // thread. The transport's own threads (I/O threads) call remote_results_*. No call of either half is made with a lock of the other
 // half held, so both may take their own locks, and a function of the table may call remote_results_lose on the compute thread.
 //
-// Generations. Each period in which a link can take rows has a number, the link's generation: greater than those before it, never 0.
-// A period ends with its connection, or when the rank is taken out of use, such as a shard that is silent. A link that cannot take
-// rows has generation 0. The exchange reads the generations once for each plan and names them in all later calls, so that no half of
-// a batch goes to a connection that has replaced the one for which it was planned.
+// Generations. Each period in which a link can take rows has a number, the link's generation: greater than those before it, never
+// 0. A period ends with its connection, or when the rank is taken out of use, such as a shard that is silent. A link that cannot
+// take rows has generation 0. The exchange reads the generations once for each plan and names them in all later calls, so that no
+// half of a batch goes to a connection that has replaced the one for which it was planned.
 //
 // Losses are never missed, in this order: a transport that ends a period first makes `generation` return another number and `send`
 // fail, then calls remote_results_lose once for that generation. So a loss before a send fails the send; a loss after it wakes the

@@ -1,4 +1,4 @@
-#include "expert/config/gguf_architectures.h"
+#include "expert/foreign/gguf_architectures.h"
 
 #define SOFTMAX                                                                                                                    \
     { "expert_gating_func", GATING_SOFTMAX, GATING_SOFTMAX }

@@ -1,4 +1,4 @@
-#include "expert/config/gguf_config.h"
+#include "expert/foreign/gguf_config.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/printable.h"
-#include "expert/config/gguf_architectures.h"
-#include "expert/config/gguf_metadata.h"
-#include "expert/config/gguf_widths.h"
+#include "expert/foreign/gguf_architectures.h"
+#include "expert/foreign/gguf_metadata.h"
+#include "expert/foreign/gguf_widths.h"
 
 enum { NAMES_TEXT_MAX = 768 };
 

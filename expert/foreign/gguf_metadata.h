@@ -1,7 +1,7 @@
 // The metadata of an open GGUF file below its architecture's name, and its values as JSON; the shapes of its tensors, where they
-// complete the metadata. Messages name a key as the file has it. Private to expert/config/.
-#ifndef EXPERTD_EXPERT_CONFIG_GGUF_METADATA_H
-#define EXPERTD_EXPERT_CONFIG_GGUF_METADATA_H
+// complete the metadata. Messages name a key as the file has it. Private to expert/foreign/.
+#ifndef EXPERTD_EXPERT_FOREIGN_GGUF_METADATA_H
+#define EXPERTD_EXPERT_FOREIGN_GGUF_METADATA_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "base/gguf/gguf.h"
-#include "expert/config/gguf_architectures.h"
+#include "expert/foreign/gguf_architectures.h"
 
 enum {
     GGUF_NAME_MAX = 64,      // of an architecture

@@ -1,4 +1,4 @@
-#include "expert/config/mistral_config.h"
+#include "expert/foreign/mistral_config.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-#include "expert/config/gguf_widths.h"
+#include "expert/foreign/gguf_widths.h"
 
 #include <string.h>
 
-#include "expert/config/gguf_members.h"
+#include "expert/foreign/gguf_members.h"
 
 static const char SHARED_COUNT_KEY[] = "expert_shared_count", SHARED_WIDTH_KEY[] = "expert_shared_feed_forward_length";
 

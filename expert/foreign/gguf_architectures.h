@@ -1,8 +1,8 @@
 // The table of llama.cpp's architectures with experts: which row of the architecture table computes each of them, and what its
 // metadata means there. Constant data. Sources: conversion/, src/llama-graph.cpp and src/models/ of llama.cpp.
-// Private to expert/config/.
-#ifndef EXPERTD_EXPERT_CONFIG_GGUF_ARCHITECTURES_H
-#define EXPERTD_EXPERT_CONFIG_GGUF_ARCHITECTURES_H
+// Private to expert/foreign/.
+#ifndef EXPERTD_EXPERT_FOREIGN_GGUF_ARCHITECTURES_H
+#define EXPERTD_EXPERT_FOREIGN_GGUF_ARCHITECTURES_H
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "expert/config/gguf_metadata.h"
+#include "expert/foreign/gguf_metadata.h"
 
 #include <inttypes.h>
 #include <math.h>

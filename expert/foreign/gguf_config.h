@@ -1,7 +1,7 @@
 // The metadata of a GGUF file as a configuration with the keys of config.json, so that the architecture table applies to both. A
 // row of gguf_architectures.h gives each key of the file its key there; messages use the file's own. Any thread.
-#ifndef EXPERTD_EXPERT_CONFIG_GGUF_CONFIG_H
-#define EXPERTD_EXPERT_CONFIG_GGUF_CONFIG_H
+#ifndef EXPERTD_EXPERT_FOREIGN_GGUF_CONFIG_H
+#define EXPERTD_EXPERT_FOREIGN_GGUF_CONFIG_H
 
 #include "base/gguf/gguf.h"
 #include "expert/config/config.h"

@@ -1,11 +1,11 @@
 // The widths of a GGUF file's experts and of its shared expert, as members of the configuration. llama.cpp takes them from its
 // keys, with a fallback for most architectures where a key is absent. Here the tensors' shapes complete absent keys: they are what
-// the fallback has to agree with. Private to expert/config/.
-#ifndef EXPERTD_EXPERT_CONFIG_GGUF_WIDTHS_H
-#define EXPERTD_EXPERT_CONFIG_GGUF_WIDTHS_H
+// the fallback has to agree with. Private to expert/foreign/.
+#ifndef EXPERTD_EXPERT_FOREIGN_GGUF_WIDTHS_H
+#define EXPERTD_EXPERT_FOREIGN_GGUF_WIDTHS_H
 
 #include "expert/config/config.h"
-#include "expert/config/gguf_metadata.h"
+#include "expert/foreign/gguf_metadata.h"
 
 // The key of the experts' width below the architecture's name.
 const char *gguf_widths_key(const struct gguf_metadata *m);

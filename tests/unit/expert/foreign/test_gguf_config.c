@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "expert/config/gguf_architectures.h"
-#include "expert/config/gguf_config.h"
-#include "expert/config/gguf_members.h"
+#include "expert/foreign/gguf_architectures.h"
+#include "expert/foreign/gguf_config.h"
+#include "expert/foreign/gguf_members.h"
 
 enum { FILE_BYTES_MAX = 1 << 14 };
 
