@@ -587,7 +587,8 @@ void ctl_print_help(FILE *out) {
     fprintf(
         out,
         "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, or the model is refused,\n"
-        "69 no daemon is reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or fails; bench\n"
-        "also: 1 wrong answers, more than 0.1 %% of the calls failed, no rate holds, or a regression, 2 INVALID: the client was\n"
-        "the bottleneck, or Ctrl-C ended a search, 130 interrupted before there was anything to report, or interrupted twice\n");
+        "69 no daemon is reached or it does not answer in time, or the model of inspect does not fit, 70 the daemon refuses (its\n"
+        "reason is printed) or fails, 78 bad options of the model of inspect; bench also: 1 wrong answers, more than 0.1 %% of\n"
+        "the calls failed, no rate holds, or a regression, 2 INVALID: the client was the bottleneck, or Ctrl-C ended a search,\n"
+        "130 interrupted before there was anything to report, or interrupted twice\n");
 }

@@ -280,7 +280,8 @@ static FALLIBLE check_all(struct options *options) {
     TRY(check_numerics(options));
     TRY(check_quantize(options));
     if (!options->model && !options->check_config && !options->print_config) {
-        FAIL(EXPERTD_ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");
+        FAIL(EXPERTD_ERR_USAGE,
+             "no model to serve: give --model DIR, FILE.gguf, ORG/NAME or synthetic:PRESET; expertd --help says more");
     }
     return OK;
 }

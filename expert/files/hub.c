@@ -17,9 +17,10 @@
 
 // A model of the hub: "ORG/NAME" or "ORG/NAME@REVISION".
 struct hub_model {
-    int org, name;        // lengths
-    char text[PATH_MAX];  // "ORG/NAME"
-    const char *revision; // into the caller's text; NULL: none
+    int org, name;            // lengths
+    char text[PATH_MAX];      // "ORG/NAME"
+    const char *revision;     // into the caller's text; NULL: none
+    const char *quantisation; // QUANT of a GGUF file; NULL: none
 };
 
 // Does the path exist? A path that this process has no permission to read counts as existing; opening it reports the error.
@@ -80,14 +81,17 @@ static char *similar_model(const char *cache, const char *model) {
     return found;
 }
 
-// " --revision REVISION", or "".
-static const char *revision_option(const struct hub_model *model, char text[PATH_MAX]) {
-    snprintf(text, PATH_MAX, "%s%.512s", model->revision ? " --revision " : "", model->revision ? model->revision : "");
+// " --revision REVISION --include '*QUANT*'" of hf download, as far as they are given. Without the latter it would download every
+// quantisation of the repository.
+static const char *download_options(const struct hub_model *model, char text[PATH_MAX]) {
+    const char *quant = model->quantisation;
+    snprintf(text, PATH_MAX, "%s%.512s%s%.512s%s", model->revision ? " --revision " : "", model->revision ? model->revision : "",
+             quant ? " --include '*" : "", quant ? quant : "", quant ? "*'" : "");
     return text;
 }
 
 static err_t not_in_cache(const struct hub_model *model, const char *cache, const char *repository) {
-    char inner[PATH_MAX], revision[PATH_MAX];
+    char inner[PATH_MAX], options[PATH_MAX];
     const char *folder = strrchr(repository, '/') + 1;
     struct stat status;
     if (stat(repository, &status) != 0 && errno == EACCES) {
@@ -105,7 +109,7 @@ static err_t not_in_cache(const struct hub_model *model, const char *cache, cons
                          "automatically, so download it first (hf download %s%s)",
                          model->text, repository, folder_exists(cache) ? "" : " (the cache does not exist)",
                          similar ? "the cache has " : "", similar ? similar : "", similar ? ": did you mean it? Else, " : "",
-                         model->text, revision_option(model, revision));
+                         model->text, download_options(model, options));
     free(similar);
     return e;
 }
@@ -192,12 +196,13 @@ void hub_model_name(const char *model, char *out, size_t out_bytes) {
     }
 }
 
-// ORG/NAME or ORG/NAME@REVISION.
-static FALLIBLE resolve_snapshot(const char *model, const char *cache, char snapshot[PATH_MAX]) {
+// model: ORG/NAME or ORG/NAME@REVISION. quantisation: for messages; NULL: none.
+static FALLIBLE resolve_snapshot(const char *model, const char *quantisation, const char *cache, char snapshot[PATH_MAX]) {
     struct hub_model hub;
     if (!parse_model(model, &hub)) {
         return no_folder(model);
     }
+    hub.quantisation = quantisation;
     if (!cache || cache[0] == '\0') {
         FAIL(EXPERTD_ERR_CHECKPOINT, "there is no folder %s, and no Hugging Face cache to search: set HF_HOME or HF_HUB_CACHE",
              model);
@@ -224,11 +229,11 @@ FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t pa
     TRY(is_gguf_name(model) ? check_gguf_file(model) : OK);
     const char *colon = quantisation_of(model);
     if (!colon || colon - model >= PATH_MAX) {
-        TRY(resolve_snapshot(model, cache, snapshot));
+        TRY(resolve_snapshot(model, NULL, cache, snapshot));
         return copy_path(snapshot, path, path_bytes);
     }
     snprintf(repository, sizeof repository, "%.*s", (int)(colon - model), model);
-    TRY(resolve_snapshot(repository, cache, snapshot));
+    TRY(resolve_snapshot(repository, colon + 1, cache, snapshot));
     TRY(gguf_parts_of_quantisation(snapshot, colon + 1, file));
     return copy_path(file, path, path_bytes);
 }

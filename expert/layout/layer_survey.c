@@ -115,12 +115,14 @@ static FALLIBLE survey_names(struct layer_survey *survey) {
     }
     if (!survey->first.name) {
         TRY(checkpoint_require_parts(survey->checkpoint, "every matrix of experts"));
+        bool like_experts = layout_has_like_experts(survey->checkpoint);
         FAIL(EXPERTD_ERR_CHECKPOINT,
              "%s: no layer holds experts: a %s checkpoint has them at ...%s.N.%s (or another known name: experts, switch_mlp, "
-             "moe.experts, ...); of tensors that look like experts it holds %s",
+             "moe.experts, ...); %s %s",
              checkpoint_path(survey->checkpoint), architecture_model_type(survey->architecture),
              names->layers ? names->layers : LAYERS_WORDS[0], names->experts[0],
-             layout_tensors_text(survey->checkpoint, NULL, NULL, text));
+             like_experts ? "of tensors that look like experts it holds" : "no tensor's name looks like an expert's; it holds",
+             layout_tensors_text(survey->checkpoint, like_experts ? NULL : "", NULL, text));
     }
     return OK;
 }

@@ -87,6 +87,15 @@ const char *layout_tensors_text(const struct checkpoint *checkpoint, const char 
     return text;
 }
 
+bool layout_has_like_experts(const struct checkpoint *checkpoint) {
+    for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
+        if (looks_like_expert(checkpoint_at(checkpoint, i)->name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 err_t layout_miss(const struct checkpoint *checkpoint, const char *module, bool gated) {
     char below[KIND_NAME_MAX * 2], text[LAYOUT_TENSORS_TEXT_MAX];
     snprintf(below, sizeof below, "a matrix of the experts of %s", module);

@@ -17,6 +17,9 @@ enum { LAYOUT_TENSORS_TEXT_MAX = 512 };
 const char *layout_tensors_text(const struct checkpoint *checkpoint, const char *below, const char *except,
                                 char text[LAYOUT_TENSORS_TEXT_MAX]);
 
+// Does the name of some tensor look like that of an expert?
+bool layout_has_like_experts(const struct checkpoint *checkpoint);
+
 // The error for experts in `module` whose names belong to no layout.
 err_t layout_miss(const struct checkpoint *checkpoint, const char *module, bool gated);
 

@@ -25,7 +25,7 @@ struct refusal {
 };
 
 static const struct refusal FLAGS[] = {
-    {"", "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more"},
+    {"", "no model to serve: give --model DIR, FILE.gguf, ORG/NAME or synthetic:PRESET; expertd --help says more"},
     {"--modle x", "unknown flag --modle: did you mean --model?"},
     {"--max-quue=3", "unknown flag --max-quue: did you mean --max-queue?"},
     {"--check_confg", "unknown flag --check_confg: did you mean --check-config?"},

@@ -249,6 +249,8 @@ static void another_spelling_of_a_cached_model_is_suggested(void **state) {
     refuse("Qwen/Qwen3-30B-A3", cache, "the cache has Qwen/Qwen3-30B-A3B: did you mean it?");
     refuse("org/other", cache, "so download it first (hf download org/other)");
     refuse("org/other@v1", cache, "so download it first (hf download org/other --revision v1)");
+    refuse("org/other:Q4_K_M", cache, "so download it first (hf download org/other --include '*Q4_K_M*')");
+    refuse("org/other@v1:Q4_K_M", cache, "(hf download org/other --revision v1 --include '*Q4_K_M*')");
     refuse("org/other", path_of("gone"), "(the cache does not exist)");
     make_snapshot("hub/models--org--inner", "aaaa", 1000);
     refuse("org/inner", cache, "/hub: use --hf-cache");

@@ -126,6 +126,10 @@ static void a_miss_lists_the_tensors_that_look_like_experts(void **state) {
     add_separate("model.layers.0", "mlp.foo_experts", "a", "b", "c");
     refuse(QWEN3("1"), "no layer holds experts: a qwen3_moe checkpoint has them at ...layers.N.mlp.experts");
     refuse(QWEN3("1"), "it holds 3 x model.layers.N.mlp.foo_experts.N.a.weight F32 [4, 6]");
+    builder_clear(&builder);
+    add_separate("model.layers.0", "mlp.specialists", "a", "b", "c");
+    refuse(QWEN3("1"),
+           "no tensor's name looks like an expert's; it holds 3 x model.layers.N.mlp.specialists.N.a.weight F32 [4, 6]");
 }
 
 static void a_missing_part_is_reported_with_the_blocks_other_tensors(void **state) {
