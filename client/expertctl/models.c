@@ -10,15 +10,16 @@
 
 static json_t *layer_json(const struct describe_layer *layer) {
     char weights_id[JSON_HEX_TEXT];
-    return json_pack("{s:I, s:o, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:o, s:o, s:b, s:b, s:b}", "layer",
+    return json_pack("{s:I, s:o, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "layer",
                      (json_int_t)layer->layer, "prefix", json_text(layer->prefix), "weights_id",
                      json_hex(layer->weights_id, weights_id), "hidden_size", (json_int_t)layer->hidden_size, "num_experts",
                      (json_int_t)layer->num_experts, "num_zero_experts", (json_int_t)layer->num_zero_experts, "top_k",
                      (json_int_t)layer->top_k, "has_router", layer->has_router, "has_shared_experts", layer->has_shared_experts,
                      "weights_on_input", layer->weights_on_input, "weight_dtype",
                      layer->weight_dtype == EXPERTD_DTYPE_NONE ? json_null() : json_text(expertd_dtype_name(layer->weight_dtype)),
-                     "quantisation", json_text(layer->quantisation), "numerics_id", json_text(layer->numerics_id), "ready",
-                     layer->ready, "needs_token_ids", layer->needs_token_ids, "needs_router_input", layer->needs_router_input);
+                     "quantisation", json_text(layer->quantisation), "shared_quantisation", json_text(layer->shared_quantisation),
+                     "numerics_id", json_text(layer->numerics_id), "ready", layer->ready, "needs_token_ids", layer->needs_token_ids,
+                     "needs_router_input", layer->needs_router_input);
 }
 
 static json_t *model_json(const struct describe_model *model) {
@@ -47,6 +48,12 @@ static const char *stored_as(const struct describe_layer *layer) {
     return layer->quantisation && layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype);
 }
 
+// "yes" without a format: a daemon of an earlier version, or an output bias alone.
+static const char *shared_as(const struct describe_layer *layer) {
+    const char *format = layer->shared_quantisation;
+    return !layer->has_shared_experts ? "no" : format && format[0] ? format : "yes";
+}
+
 static FALLIBLE fill_row(struct table *table, const struct describe_model *model, const struct layer_range *range) {
     const struct describe_layer *layer = range->first;
     char text[LAYER_RANGE_TEXT_MAX];
@@ -61,7 +68,7 @@ static FALLIBLE fill_row(struct table *table, const struct describe_model *model
     }
     TRY(table_cell(table, 4, "%u", layer->top_k));
     TRY(table_cell(table, 5, "%s", stored_as(layer)));
-    TRY(table_cell(table, 6, "%s", layer->has_shared_experts ? "yes" : "no"));
+    TRY(table_cell(table, 6, "%s", shared_as(layer)));
     TRY(table_cell(table, 7, "%s", layer->has_router ? "yes" : "no"));
     TRY(table_cell(table, 8, "%s", layer->numerics_id));
     if (range->count > 1) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/printable.h"
 #include "base/process/standard_output.h"
@@ -92,13 +93,15 @@ static void layer_row(const struct inspection *inspection, const struct inspecte
     const struct inspected_layer *layer = &inspection->layers[index];
     const struct layer_params *p = &layer->params;
     char device[MEMORY_TEXT_MAX], shared[32], disk[MEMORY_TEXT_MAX], memory[MEMORY_TEXT_MAX], format[2 * QUANTISATION_NAME_MAX];
+    const bool names_shared = layer->shared_format[0] && strcasecmp(layer->shared_format, layer->format) != 0;
     if (layer->refusal) {
         snprintf(row, ROW_BYTES, "refused");
         return;
     }
-    snprintf(row, ROW_BYTES, "%7u %5u %7u %7u %7s %10s %10s%s  %s", p->num_experts, p->routing.top_k, p->hidden_size,
+    snprintf(row, ROW_BYTES, "%7u %5u %7u %7u %7s %10s %10s%s  %s%s%s", p->num_experts, p->routing.top_k, p->hidden_size,
              p->intermediate_size, shared_text(p, shared), size_text(layer->stored_bytes, disk), size_text(layer->bytes, memory),
-             device_column(devices, index, device), printable_escape(layer->format, format, sizeof format));
+             device_column(devices, index, device), printable_escape(layer->format, format, sizeof format),
+             names_shared ? "; shared " : "", names_shared ? layer->shared_format : "");
 }
 
 static void put_run(const struct inspection *inspection, size_t first, size_t end, const char *row) {
@@ -280,6 +283,7 @@ static json_t *layer_json(const struct inspection *inspection, const struct insp
     json_object_set_new(object, "shared_intermediate_size",
                         shared_has_expert(p->shared) ? number_json(p->shared_intermediate_size) : json_null());
     json_object_set_new(object, "format", text_json(layer->format));
+    json_object_set_new(object, "shared_format", layer->shared_format[0] ? text_json(layer->shared_format) : json_null());
     json_object_set_new(object, "stored_bytes", number_json(layer->stored_bytes));
     json_object_set_new(object, "memory_bytes", layer->bytes ? number_json(layer->bytes) : json_null());
     json_object_set_new(object, "experts_memory_bytes", layer->bytes ? number_json(layer->experts_bytes) : json_null());

@@ -31,6 +31,7 @@ static struct describe_layer describe_layer_of(const struct model *model, const 
         .weights_on_input = p->weights_on_input,
         .weight_dtype = layer->weight_dtype,
         .quantisation = layer->quantisation,
+        .shared_quantisation = layer->shared_quantisation,
         .numerics_id = model->numerics_id,
         .ready = true,
         .needs_token_ids = p->needs_token_ids,

@@ -125,6 +125,9 @@ static json_t *layers_json(const struct status *status) {
                       "hidden_size", (json_int_t)layer->params.hidden_size, "num_experts", (json_int_t)layer->params.num_experts,
                       "top_k", (json_int_t)layer->params.routing.top_k, "weights_id", id, "weights", weights_of(layer),
                       "expert_load_max_over_mean", metrics_expert_imbalance(status->metrics, i));
+        if (layer->shared_quantisation[0]) {
+            json_object_set_new(json, "shared_weights", json_string(layer->shared_quantisation));
+        }
         if (status->devices) {
             char widened[WIDENED_TEXT_MAX];
             json_object_set_new(json, "device_kernels", json_string(engine_layer_variants(status->engine, i, variants)));
@@ -219,6 +222,10 @@ static void put_layers(const struct status *status, FILE *body) {
         char variants[ENGINE_VARIANTS_TEXT_MAX];
         fprintf(body, "<tr><td>%u<td>%u<td>%u<td>%u<td>", p->layer, p->num_experts, p->routing.top_k, p->hidden_size);
         put_escaped(weights_of(layer), body);
+        if (layer->shared_quantisation[0]) {
+            fputs(", shared ", body);
+            put_escaped(layer->shared_quantisation, body);
+        }
         fprintf(body, "<td>%.2f", metrics_expert_imbalance(status->metrics, i));
         if (status->devices) {
             char widened[WIDENED_TEXT_MAX];

@@ -26,8 +26,9 @@ FALLIBLE loader_open(const struct model_options *options, struct supply *supply,
 
 struct loader_layer_sizes {
     char quantisation[QUANTISATION_NAME_MAX]; // as in struct model_layer
-    uint64_t bytes;                           // of the layer in memory
-    uint64_t experts_bytes;                   // the part of `bytes` for routed experts
+    char shared_quantisation[QUANTISATION_NAME_MAX];
+    uint64_t bytes;         // of the layer in memory
+    uint64_t experts_bytes; // the part of `bytes` for routed experts
 };
 
 // What loader_reserve would reserve.

@@ -233,6 +233,9 @@ static FALLIBLE lay_out_layer(struct reservation *reservation, const struct supp
     *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
     layer_formats_text(supply, tensors, out->quantisation, sizeof out->quantisation);
+    if (shared_has_expert(tensors->params.shared)) {
+        layer_formats_of_expert(supply, tensors, SUPPLY_SHARED, out->shared_quantisation);
+    }
     TRY(take_routed(reservation, supply, tensors, options, dtype, out));
     if (options->parts != MODEL_EXPERTS_ONLY) {
         if (shared_has_expert(tensors->params.shared)) {
@@ -335,6 +338,7 @@ static void add_seen(struct model *seen, const struct model_layer *layer) {
 static void keep_sizes(const struct model_layer *layer, const struct reservation *before, const struct reservation *after,
                        struct loader_layer_sizes *out) {
     memcpy(out->quantisation, layer->quantisation, sizeof out->quantisation);
+    memcpy(out->shared_quantisation, layer->shared_quantisation, sizeof out->shared_quantisation);
     out->bytes = after->bytes - before->bytes;
     out->experts_bytes = after->expert_bytes - before->expert_bytes;
 }

@@ -55,6 +55,7 @@ static FALLIBLE measure_shards(const struct supply *supply, const struct model_o
         out->layers[i].bytes = sizes->layers[i].bytes;
         out->layers[i].experts_bytes = sizes->layers[i].experts_bytes;
         set_format(&out->layers[i], sizes->layers[i].quantisation, supply->layers[i].weight_dtype);
+        memcpy(out->layers[i].shared_format, sizes->layers[i].shared_quantisation, sizeof out->layers[i].shared_format);
     }
     *shards = (struct inspected_shards){.shards = options->ranks,
                                         .weights = sizes->weights,

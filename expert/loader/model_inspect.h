@@ -18,11 +18,12 @@ struct inspected_layer {
     uint32_t layer;
     struct layer_params params;
     char prefix[128];
-    char format[QUANTISATION_NAME_MAX]; // of the routed experts as stored: "mxfp4", "BF16"
-    uint64_t stored_bytes;              // of its tensors in the files; 0: generated weights
-    uint64_t bytes;                     // in memory; 0 unless the model is served
-    uint64_t experts_bytes;             // the part of `bytes` for routed experts
-    char *refusal;                      // owned; NULL: served. If set, only `layer` is set besides
+    char format[QUANTISATION_NAME_MAX];        // of the routed experts as stored: "mxfp4", "BF16"
+    char shared_format[QUANTISATION_NAME_MAX]; // of the shared expert as stored: "bf16"; "": there is none, or the layer is refused
+    uint64_t stored_bytes;                     // of its tensors in the files; 0: generated weights
+    uint64_t bytes;                            // in memory; 0 unless the model is served
+    uint64_t experts_bytes;                    // the part of `bytes` for routed experts
+    char *refusal;                             // owned; NULL: served. If set, only `layer` is set besides
 };
 
 // Memory for one number of shards.

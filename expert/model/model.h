@@ -23,11 +23,12 @@ struct model_layer {
     char prefix[128];                // "model.layers.3.mlp.experts"
     uint64_t weights_id;             // never 0
     enum expertd_dtype weight_dtype; // of the routed experts as stored; EXPERTD_DTYPE_NONE: codes other than FP8, or several dtypes
-    char quantisation[QUANTISATION_NAME_MAX]; // layer_formats.h; "": the routed experts are plain, of one dtype
-    uint32_t widened;                         // set of entries of model->widened
-    struct expertd_packed_weights router;     // F32, one group, n = E + Z, k = H; data NULL without a router
-    float *router_bias;                       // [E + Z] or NULL
-    float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
+    char quantisation[QUANTISATION_NAME_MAX];        // layer_formats.h; "": the routed experts are plain, of one dtype
+    uint32_t widened;                                // set of entries of model->widened
+    char shared_quantisation[QUANTISATION_NAME_MAX]; // of the shared expert: "bf16", "q8_0"; "": there is none
+    struct expertd_packed_weights router;            // F32, one group, n = E + Z, k = H; data NULL without a router
+    float *router_bias;                              // [E + Z] or NULL
+    float *selection_bias;                           // [E + Z] or NULL; params.routing.selection_bias points here
     float *router_norm, *expert_scale; // [H], [E] if params.needs_router_input, else NULL; params.routing.expert_scale points here
     int32_t *token_experts;            // [params.num_token_ids, K] if params.needs_token_ids, else NULL
     struct expert_shapes shapes;       // of the routed experts' blocks

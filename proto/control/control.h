@@ -24,7 +24,7 @@ struct describe_layer {
     uint32_t hidden_size, num_experts, top_k;
     bool has_router, has_shared_experts, weights_on_input;
     enum expertd_dtype weight_dtype;
-    const char *quantisation, *numerics_id;
+    const char *quantisation, *shared_quantisation, *numerics_id;
     bool ready, needs_token_ids, needs_router_input;
     uint32_t num_zero_experts;
 };

@@ -59,6 +59,7 @@ static void layer_to_wire(const struct describe_layer *from, pb_layer *to) {
     to->weights_on_input = from->weights_on_input;
     to->weight_dtype = dtype_to_wire(from->weight_dtype);
     to->quantisation = text_or_empty(from->quantisation);
+    to->shared_quantisation = text_or_empty(from->shared_quantisation);
     to->ready = from->ready;
     to->needs_token_ids = from->needs_token_ids;
     to->needs_router_input = from->needs_router_input;
@@ -79,6 +80,7 @@ static void layer_from_wire(const pb_layer *from, struct describe_layer *to) {
         .weights_on_input = from->weights_on_input,
         .weight_dtype = dtype_from_wire(from->weight_dtype),
         .quantisation = from->quantisation,
+        .shared_quantisation = from->shared_quantisation,
         .numerics_id = from->numerics_id,
         .ready = from->ready,
         .needs_token_ids = from->needs_token_ids,

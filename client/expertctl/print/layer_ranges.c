@@ -32,7 +32,8 @@ static bool same_table_row(const struct describe_layer *a, const struct describe
            a->top_k == b->top_k && a->has_router == b->has_router && a->has_shared_experts == b->has_shared_experts &&
            a->weights_on_input == b->weights_on_input && a->weight_dtype == b->weight_dtype && a->ready == b->ready &&
            a->needs_token_ids == b->needs_token_ids && a->needs_router_input == b->needs_router_input &&
-           same_text(a->quantisation, b->quantisation) && same_text(a->numerics_id, b->numerics_id) && same_prefix(a, b);
+           same_text(a->quantisation, b->quantisation) && same_text(a->shared_quantisation, b->shared_quantisation) &&
+           same_text(a->numerics_id, b->numerics_id) && same_prefix(a, b);
 }
 
 struct layer_range layer_range_next(const struct describe_layer *layers, size_t count, size_t at) {
