@@ -536,3 +536,17 @@ FALLIBLE config_each_member(const struct config *config, const char *key, config
 FALLIBLE config_each_value(const struct config *config, const char *key, config_visitor *visit, void *context) {
     return visit_members(config, key, false, visit, context);
 }
+
+FALLIBLE config_each_element(const struct config *config, const char *key, config_visitor *visit, void *context) {
+    const json_t *list;
+    TRY(value_of(config, key, CONFIG_WHOLE, &list));
+    bool is_one = json_is_object(list);
+    for (size_t i = 0; i < (is_one ? 1 : json_array_size(list)); i++) {
+        char prefix[CONFIG_KEY_TEXT_MAX];
+        config_key_text(config, key, is_one ? CONFIG_WHOLE : (int64_t)i, prefix);
+        struct config element = {
+            .file = config->file, .prefix = prefix, .name = "", .object = is_one ? list : json_array_get(list, i)};
+        TRY(visit(context, &element));
+    }
+    return OK;
+}

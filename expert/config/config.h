@@ -78,6 +78,8 @@ typedef err_t config_visitor(void *context, const struct config *member);
 FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 // The same with members of any type; those that are no objects have no keys.
 FALLIBLE config_each_value(const struct config *config, const char *key, config_visitor *visit, void *context);
+// The same with the elements of a list; an object counts as a list of one, another value as an empty one. An element has no name.
+FALLIBLE config_each_element(const struct config *config, const char *key, config_visitor *visit, void *context);
 
 // Are the two values equal, or both absent?
 bool config_equal(const struct config *a, const char *key_a, const struct config *b, const char *key_b);

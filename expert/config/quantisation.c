@@ -284,21 +284,59 @@ static const char *quantiser_of(const char *method) {
     return NULL;
 }
 
-// Rotations of the inputs that the quantiser's own code computes while the model runs. They may leave no tensor in the file.
-static FALLIBLE refuse_rotations(const struct quantisation *q) {
-    static const char *const KEYS[] = {"transform_config.config_groups",       // compressed-tensors
-                                       "rotation",                             // GPTQModel: "hadamard"
-                                       "rotation_config", "spinquant_config"}; // AutoRound
+// An object that may say that inputs are rotated, and its path in the file.
+struct rotations {
+    const struct config *config;
+    const char *object, *path;
+};
+
+static err_t refuse_rotation(const struct rotations *of, const char *name) {
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
+                      "%s: %s.%s rotates the inputs of the experts, which is not supported: take a checkpoint without rotations",
+                      config_path(of->config), of->path, name);
+}
+
+// The value of `name` in an element of algo_config, or `absent`.
+static bool element_says(const struct config *element, const char *name, bool absent) {
+    char text[16];
+    return config_value_text(element, name, text, sizeof text) ? strcmp(text, "true") == 0 : absent;
+}
+
+// Quark's algorithms. R2, and R1 unless it is online, are fused into the weights; R4 rotates the inputs of down.
+static err_t visit_algorithm(void *context, const struct config *element) {
+    const struct rotations of = {element, "", config_prefix(element)};
+    char name[16] = "";
+    (void)context;
+    config_value_text(element, "name", name, sizeof name);
+    bool older = strcasecmp(name, "quarot") == 0; // all rotations, unless it says otherwise
+    if (!older && strcasecmp(name, "rotation") != 0) {
+        return OK;
+    }
+    if (element_says(element, "r4", older)) {
+        return refuse_rotation(&of, "r4");
+    }
+    if (element_says(element, "online_r1_rotation", false)) {
+        return refuse_rotation(&of, "online_r1_rotation");
+    }
+    bool layers = config_list_length(element, "online_config.online_rotation_layers") > 0;
+    return layers ? refuse_rotation(&of, "online_config.online_rotation_layers") : OK;
+}
+
+// Rotations of the inputs that the quantiser's own code computes while the model runs. They may leave no tensor in the file, or,
+// like Quark's shared_input_rotation_N, one outside the block.
+static FALLIBLE refuse_rotations(const struct rotations *of) {
+    static const char *const KEYS[] = {"transform_config.config_groups",      // compressed-tensors
+                                       "rotation",                            // GPTQModel: "hadamard"
+                                       "rotation_config", "spinquant_config", // AutoRound
+                                       "hadamard_config"};                    // AutoRound 0.12
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        struct key key = key_of(q, KEYS[i]);
-        bool is_object = config_is_object(q->config, key.text);
-        if (is_object ? config_object_size(q->config, key.text) > 0 : config_has(q->config, key.text)) {
-            FAIL(EXPERTD_ERR_CHECKPOINT,
-                 "%s: %s.%s rotates the inputs of the experts, which is not supported: take a checkpoint without rotations",
-                 config_path(q->config), q->section, KEYS[i]);
+        struct key key = key_in(of->object, KEYS[i]);
+        bool is_object = config_is_object(of->config, key.text);
+        if (is_object ? config_object_size(of->config, key.text) > 0 : config_has(of->config, key.text)) {
+            return refuse_rotation(of, KEYS[i]);
         }
     }
-    return OK;
+    return config_each_element(of->config, key_in(of->object, "algo_config").text, visit_algorithm, NULL);
 }
 
 static FALLIBLE read_section(struct quantisation *q) {
@@ -309,7 +347,7 @@ static FALLIBLE read_section(struct quantisation *q) {
         return OK; // its keys have other meanings: EXL2's bits are an average, 4.25
     }
     read_packing(q);
-    TRY(refuse_rotations(q));
+    TRY(refuse_rotations(&(struct rotations){q->config, q->object, q->section}));
     if (strcmp(q->method, "awq") == 0) {
         TRY(expect_text(q, "version", "gemm"));
     }
@@ -349,6 +387,7 @@ static FALLIBLE compare_forms(const struct quantisation *q, const struct quantis
 // GPTQModel the other file.
 static FALLIBLE compare_beside(struct quantisation *q, const struct quantisation_file *beside) {
     struct quantisation_setting other;
+    TRY(refuse_rotations(&(struct rotations){beside->config, beside->object, beside->name}));
     TRY(quantisation_read_setting(beside->config, beside->object, beside->name, &q->texts, &other));
     if (other.symmetric_text && q->base.symmetric_text && other.symmetric != q->base.symmetric) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s, but %s: correct the wrong one", config_path(q->config), q->base.symmetric_text,

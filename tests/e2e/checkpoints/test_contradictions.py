@@ -277,9 +277,27 @@ def rotation(random, folder):
     """Only the quantiser's own code rotates the inputs; the file has no tensor for it."""
     checkpoint = new(folder, random, gptq(4, 32), GPTQ)
     key, value = one_of(random, (("rotation", "hadamard"), ("rotation", None), ("rotation_config", {"hadamard_type": "hadamard"}),
-                                 ("rotation_config", {}), ("spinquant_config", {"r4": True})))
-    section(checkpoint)[key] = value
-    return Case(checkpoint, (f"{SECTION}.{key}", "rotates"), REFUSED if value else SERVED)
+                                 ("rotation_config", {}), ("spinquant_config", {"r4": True}),
+                                 ("hadamard_config", {"hadamard_type": "hadamard", "block_size": 32})))
+    beside = bool(random.integers(2))
+    said = section(checkpoint) | {key: value}
+    if beside:
+        (folder / "quantize_config.json").write_text(json.dumps(said))
+    else:
+        section(checkpoint)[key] = value
+    return Case(checkpoint, (f"{'quantize_config.json' if beside else SECTION}.{key}", "rotates"), REFUSED if value else SERVED)
+
+
+def rotation_of_quark(random, folder):
+    """Quark fuses R1 and R2 into the weights; R4, and R1 if it is online, rotate inputs. The matrix lies outside the block."""
+    checkpoint = new(folder, random, VARIANTS["quark_mxfp4"].quantise, VARIANTS["quark_mxfp4"].config)
+    what, rotates = one_of(random, (({"r4": True}, "r4"), ({"r1": True, "online_r1_rotation": True}, "online_r1_rotation"),
+                                    ({"r1": True, "r2": True, "online_r1_rotation": False}, "")))
+    section(checkpoint)["algo_config"] = [{"name": "smooth", "alpha": 1},
+                                          {"name": "rotation", "r1": False, "r2": False, "r3": False, "r4": False} | what]
+    if rotates:
+        checkpoint.tensors["shared_input_rotation_32"] = ("I8", np.ones((32, 32)))
+    return Case(checkpoint, (f"{SECTION}.algo_config[1].{rotates}", "rotates"), REFUSED if rotates else SERVED)
 
 
 # ---- sizes
@@ -568,7 +586,7 @@ def dtype_of_elements(random, folder):
 
 STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symmetry_is_not_said, symmetry_of_compressed_tensors,
               zero_points_of_symmetric_compressed_tensors, zero_points_in_bytes, form_of_zero_points, file_beside_config,
-              symmetry_of_awq, two_names_of_symmetry, kind_of_codes, rotation, order_of_gptq, one_order_is_missing,
+              symmetry_of_awq, two_names_of_symmetry, kind_of_codes, rotation, rotation_of_quark, order_of_gptq, one_order_is_missing,
               order_of_compressed_tensors, bits, group_size, group_size_is_not_said, group_size_of_another_format,
               section_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
               groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting,

@@ -242,6 +242,18 @@ static void settings_that_change_the_meaning_of_tensors_are_refused(void **state
     refuse(SAYS("\"quant_method\":\"gptq\",\"rotation\":\"hadamard\""), "quantization_config.rotation rotates the inputs");
     refuse(SAYS("\"rotation_config\":{\"hadamard_type\":\"hadamard\"}"), "quantization_config.rotation_config rotates");
     refuse(SAYS("\"spinquant_config\":{\"r4\":true}"), "quantization_config.spinquant_config rotates");
+    refuse(SAYS("\"hadamard_config\":{\"hadamard_type\":\"hadamard\"}"), "quantization_config.hadamard_config rotates");
+    refuse(SAYS("\"algo_config\":[{\"name\":\"awq\"},{\"name\":\"rotation\",\"r1\":false,\"r4\":true}]"),
+           "config.json: quantization_config.algo_config[1].r4 rotates the inputs of the experts");
+    refuse(SAYS("\"algo_config\":[{\"name\":\"rotation\",\"online_r1_rotation\":true}]"),
+           "algo_config[0].online_r1_rotation rotates");
+    refuse(
+        SAYS("\"algo_config\":[{\"name\":\"rotation\",\"online_config\":{\"online_rotation_layers\":[\"model.layers.0.mlp\"]}}]"),
+        "algo_config[0].online_config.online_rotation_layers rotates");
+    refuse(SAYS("\"algo_config\":{\"name\":\"quarot\"}"), "quantization_config.algo_config.r4 rotates");
+    assert_false(err_is(read_text(SAYS("\"algo_config\":[7,null,{\"name\":\"smooth\",\"r4\":true},{\"name\":\"rotation\","
+                                       "\"r1\":true,\"r2\":true,\"r4\":false,\"online_config\":null}]"))));
+    assert_false(err_is(read_text(SAYS("\"algo_config\":null,\"hadamard_config\":{}"))));
     assert_false(err_is(read_text(SAYS("\"rotation\":null,\"rotation_config\":{},\"transform_config\":{}"))));
     refuse(SAYS("\"sym\":true,\"zero_point\":true"), "quantization_config.sym is true, but quantization_config.zero_point is true");
 }
