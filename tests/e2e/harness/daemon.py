@@ -1,7 +1,9 @@
 """The daemon as a process: starts it on a private Unix socket and free TCP ports, reads its log, and stops it with SIGTERM."""
 
 import contextlib
+import functools
 import os
+import pathlib
 import queue
 import re
 import resource
@@ -50,8 +52,21 @@ def clean_environment(extra=None):
     return {"EXPERTD_DEVICE": "cpu", **keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
 
 
+@functools.cache
+def has_amx():
+    return " amx_bf16 " in pathlib.Path("/proc/cpuinfo").read_text()
+
+
+def numerics_environment(arguments, env):
+    """On a CPU with AMX: the arithmetic of other CPUs, unless the test chooses one. Most tests compare bits of it."""
+    chosen = any(str(argument).split("=")[0] in ("--device", "--kernels", "--numerics") for argument in arguments)
+    chosen = chosen or "EXPERTD_DEVICE" in os.environ or any(f"EXPERTD_{name}" in (env or {}) for name in ("DEVICE", "KERNELS", "NUMERICS"))
+    return {} if chosen or not has_amx() else {"EXPERTD_NUMERICS": "portable"}
+
+
 def run_program(program, *arguments, env=None, timeout=PROGRAM_SECONDS, stdout=subprocess.PIPE, **options):
     """Runs a program of the build to its end. Returns the CompletedProcess; output is text."""
+    env = numerics_environment(arguments, env) | (env or {})
     return subprocess.run([str(BIN / program), *map(str, arguments)], env=clean_environment(env), timeout=timeout,
                           stdout=stdout, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, **options)
 
@@ -68,6 +83,7 @@ class Daemon:
             self.command += ["--listen", address.replace("{folder}", self.folder.name)]
         self.command += ["--http", http, *map(str, arguments)]
         self.lines, self._more, self._ended = [], threading.Condition(), False
+        env = numerics_environment(arguments, env) | (env or {})
         self.process = subprocess.Popen(self.command, env=clean_environment(env), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
         self._reader = threading.Thread(target=self._read, daemon=True)

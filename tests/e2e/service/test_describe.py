@@ -29,6 +29,9 @@ QUANTISED = {
 }
 
 
+SHARED = {"deepseek_v3_fp8": "fp8_block128", "granitemoe_f16": "f16"}
+
+
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", SERVED_CASES)
 def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
@@ -45,6 +48,7 @@ def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
         assert layer.top_k == golden.get(layer.layer, "topk_ids").shape[1]
         assert layer.has_router and layer.ready and layer.weights_id
         assert layer.has_shared_experts == (golden.shared_output(layer.layer) is not None)
+        assert layer.shared_quantisation == (SHARED.get(name, "bf16") if layer.has_shared_experts else "")
         assert layer.weights_on_input == (name == "llama4")
         assert layer.quantisation == QUANTISED.get(name, ("",))[0] and layer.num_zero_experts == 0
         assert not layer.needs_token_ids and not layer.needs_router_input

@@ -15,6 +15,7 @@
 
 #include "base/safetensors.h"
 #include "expert/loader/model_load.h"
+#include "expertd/kernels/kernel_select.h"
 #include "tests/tools/checkpoint_writer.h"
 
 static const char *const GOLDEN_CASES[] = {
@@ -156,7 +157,9 @@ static void every_golden_loads_equally_on_any_number_of_ranks(void **state) {
             load(path, dtype, 1, NULL, &one);
             check_ranks(&one, 1, dtype);
             assert_string_equal(one.name, GOLDEN_CASES[c]);
-            assert_string_equal(one.numerics_id, f32 ? "1/f32/cpu" : "1/bf16/cpu");
+            char id[64];
+            snprintf(id, sizeof id, "1/%s/%s", f32 ? "f32" : "bf16", expertd_kernel_arithmetic_name(dtype));
+            assert_string_equal(one.numerics_id, id);
             for (uint32_t ranks = 2; ranks <= 33; ranks += ranks == 2 ? 1 : 30) { // 33: more than there are experts
                 struct model more;
                 load(path, dtype, ranks, NULL, &more);
