@@ -17,7 +17,7 @@ static const uint8_t ZEROS[ZEROS_BYTES];
 
 // ---- received messages
 
-// Copies bytes [first, end) of the message to the same offsets of `out`.
+// Copies bytes [first, end) of the message to `out`.
 static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint8_t *out) {
     const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
     size_t position = 0;
@@ -26,7 +26,7 @@ static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint
         size_t slice_end = position + GRPC_SLICE_LENGTH(slices->slices[i]);
         size_t from = first > position ? first : position, to = end < slice_end ? end : slice_end;
         if (from < to) {
-            memcpy(out + from, slice + (from - position), to - from);
+            memcpy(out + (from - first), slice + (from - position), to - from);
         }
         position = slice_end;
     }
@@ -78,7 +78,7 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
     }
     struct wire_range body = find_body(call, bytes);
     gather(bytes, 0, body.first, buffer->data);
-    gather(bytes, body.first + body.length, length, buffer->data);
+    gather(bytes, body.first + body.length, length, buffer->data + body.first + body.length);
     pooled(buffer)->deferred = bytes;
     pooled(buffer)->body = body;
     if (body.length == 0) {
@@ -99,9 +99,19 @@ void rpc_buffer_drop(struct rpc_buffer *buffer) {
 void rpc_buffer_fill(struct rpc_buffer *buffer) {
     struct pool_buffer *own = pooled(buffer);
     if (own->deferred) {
-        gather(own->deferred, own->body.first, own->body.first + own->body.length, buffer->data);
+        gather(own->deferred, own->body.first, own->body.first + own->body.length, buffer->data + own->body.first);
         rpc_buffer_drop(buffer);
     }
+}
+
+void rpc_buffer_copy(const struct rpc_buffer *buffer, size_t first, size_t length, void *out) {
+    const struct pool_buffer *own = (const struct pool_buffer *)(const void *)buffer;
+    INVARIANT(first <= buffer->length && length <= buffer->length - first);
+    if (!own->deferred) {
+        memcpy(out, buffer->data + first, length);
+        return;
+    }
+    gather(own->deferred, first, first + length, out);
 }
 
 FALLIBLE rpc_borrow_memory(struct rpc_server *server, void *memory, size_t bytes) {
