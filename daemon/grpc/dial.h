@@ -117,14 +117,10 @@ FALLIBLE dial_open(struct dial_channel *channel, const struct dial_stream_option
 // Requests the next message. One at a time. Legal before `opened`. False: the stream has ended, and `message` does not follow.
 bool dial_read(struct dial_stream *stream);
 
-struct dial_part {
-    const void *data;
-    size_t length;
-};
 // Sends one message: `header`, which is copied, and the parts in order, which are borrowed until `written` (at most
 // DIAL_PARTS_MAX). gRPC reads them in place; messages of 16 KiB and less are copied. One at a time. Legal before `opened`. The
 // calling thread may do the write. False: the stream has ended, nothing is borrowed, and `written` does not follow.
-bool dial_write(struct dial_stream *stream, const uint8_t *header, size_t header_length, const struct dial_part *parts,
+bool dial_write(struct dial_stream *stream, const uint8_t *header, size_t header_length, const struct rpc_part *parts,
                 size_t num_parts);
 // Tells the server that no message follows the pending write. Once. Does nothing on a stream that has ended.
 void dial_end_writes(struct dial_stream *stream);

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "daemon/grpc/accept.h"
+#include "daemon/grpc/queue/tuning.h"
+#include "daemon/grpc/security/external_acceptor.h"
 #include "daemon/grpc/server_ref.h"
 #include "daemon/grpc/thread.h"
-#include "daemon/grpc/tuning.h"
-#include "daemon/grpc/wake.h"
 
 // The bounds of gRPC's resource quota: TRANSPORT_BYTES_MIN is space for connections and metadata without any message.
 enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20 };
@@ -35,8 +35,24 @@ static void create_server(struct rpc_server *server, const struct rpc_options *o
     grpc_resource_quota_resize(quota, rpc_transport_bytes(options));
     struct tuning tuning;
     grpc_channel_args args = tuning_server_args(&tuning, server->max_calls, quota);
+    tuning.args[args.num_args++] = external_acceptor_arg(&server->external);
     server->server = grpc_server_create(&args, NULL);
     grpc_resource_quota_unref(quota); // the server holds it
+}
+
+static FALLIBLE listen_tls(struct rpc_server *server) {
+    if (!server->tls.store) {
+        return OK;
+    }
+    server->certificates = (struct server_certificates){.store = server->tls.store};
+    grpc_server_credentials *credentials = credentials_of_server(&server->certificates);
+    bool listens = external_acceptor_listen(server->server, credentials, &server->external);
+    grpc_server_credentials_release(credentials);
+    if (!listens) {
+        FAIL(EXPERTD_ERR_CONFIG,
+             "gRPC does not take the certificate, key or CA of the TLS files: --log-level debug shows its reason");
+    }
+    return OK;
 }
 
 static err_t create_parts(struct rpc_server *server, const struct rpc_options *options) {
@@ -46,12 +62,11 @@ static err_t create_parts(struct rpc_server *server, const struct rpc_options *o
     }
     create_server(server, options);
     server->credentials = grpc_insecure_server_credentials_create();
-    server->lame_channel = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "only for waking a queue");
     for (unsigned i = 0; i < server->thread_count; i++) {
         TRY(thread_init(&server->threads[i], server, i));
-        grpc_server_register_completion_queue(server->server, server->threads[i].queue, NULL);
+        grpc_server_register_completion_queue(server->server, server->threads[i].queue.queue, NULL);
     }
-    return OK;
+    return listen_tls(server);
 }
 
 err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
@@ -66,6 +81,9 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     server->handler = *options->handler;
     server->plane = options->plane;
     server->is_watched = options->watcher != NULL;
+    INVARIANT(!options->watcher || !options->tls.store); // an external listener needs sockets that its own threads poll
+    server->tls = options->tls;
+    pthread_mutex_init(&server->tls_mutex, NULL);
     peers_init(&server->peers);
     server->max_message_bytes = options->max_message_bytes;
     server->max_calls = options->max_calls;
@@ -89,7 +107,7 @@ err_t rpc_start(struct rpc_server *server) {
         accept_start(&server->threads[i]);
     }
     for (unsigned i = 0; i < server->thread_count; i++) {
-        TRY(thread_start(&server->threads[i]));
+        TRY(queue_thread_start(&server->threads[i].queue));
     }
     return OK;
 }
@@ -108,21 +126,62 @@ err_t rpc_adopt(struct rpc_server *server, int fd, const char *peer) {
     return OK;
 }
 
+FALLIBLE rpc_adopt_tls(struct rpc_server *server, int fd, const char *peer) {
+    err_t e = peers_set(&server->peers, fd, peer);
+    if (err_is(e)) {
+        close(fd);
+        return e;
+    }
+    pthread_mutex_lock(&server->tls_mutex);
+    bool stopping = atomic_load(&server->stopping);
+    if (!stopping) {
+        external_acceptor_handle(server->external, fd);
+    }
+    pthread_mutex_unlock(&server->tls_mutex);
+    if (stopping) {
+        close(fd);
+        FAIL(EXPERTD_ERR_DRAINING, "the server is shutting down");
+    }
+    return OK;
+}
+
+bool rpc_has_called(struct rpc_server *server, int fd) {
+    return peers_has_called(&server->peers, fd);
+}
+
+FALLIBLE rpc_borrow_memory(struct rpc_server *server, void *memory, size_t bytes) {
+    return pool_borrow_memory(&server->pool, memory, bytes);
+}
+
+void rpc_return_memory(struct rpc_server *server) {
+    pool_return_memory(&server->pool);
+}
+
+struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
+    return pool_take(&server->pool, length);
+}
+
+void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer) {
+    message_release(&server->pool, buffer);
+}
+
 uint64_t rpc_calls_refused(struct rpc_server *server) {
     return atomic_load(&server->refused_calls);
 }
 
 void rpc_wake(struct rpc_server *server, unsigned thread) {
     INVARIANT(thread < server->thread_count);
-    wake_thread(&server->threads[thread]);
+    queue_thread_wake(&server->threads[thread].queue);
 }
 
 void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context) {
+    pthread_mutex_lock(&server->tls_mutex);
     INVARIANT(!atomic_exchange(&server->stopping, true));
+    pthread_mutex_unlock(&server->tls_mutex);
     server->done = done;
     server->done_context = context;
     TAG_HAND_OVER(&server->shutdown_tag);
-    grpc_server_shutdown_and_notify(server->server, server->threads[0].queue, &server->shutdown_tag);
+    grpc_server_shutdown_and_notify(server->server, server->threads[0].queue.queue, &server->shutdown_tag);
 }
 
 void rpc_cancel_all(struct rpc_server *server) {
@@ -132,14 +191,14 @@ void rpc_cancel_all(struct rpc_server *server) {
 static bool is_running(const struct rpc_server *server) {
     bool running = true;
     for (unsigned i = 0; i < server->thread_count; i++) {
-        running = running && server->threads[i].running;
+        running = running && server->threads[i].queue.running;
     }
     return running;
 }
 
 // Also for a server whose creation or start failed: its queues are emptied by thread_stop.
 static void stop_server(struct rpc_server *server) {
-    if (!server->server || !server->threads[0].queue) {
+    if (!server->server || !server->threads[0].queue.queue) {
         return;
     }
     if (!atomic_load(&server->stopping)) {
@@ -202,7 +261,7 @@ void rpc_destroy(struct rpc_server *server) {
     }
     stop_server(server);
     for (unsigned i = 0; i < server->thread_count; i++) {
-        thread_stop(&server->threads[i]);
+        queue_thread_stop(&server->threads[i].queue);
     }
     if (server->server) {
         grpc_server_destroy(server->server);
@@ -210,14 +269,12 @@ void rpc_destroy(struct rpc_server *server) {
     for (unsigned i = 0; i < server->thread_count; i++) {
         thread_deinit(&server->threads[i]);
     }
-    if (server->lame_channel) {
-        grpc_channel_destroy(server->lame_channel);
-    }
     if (server->credentials) {
         grpc_server_credentials_release(server->credentials);
     }
     pool_deinit(&server->pool);
     peers_deinit(&server->peers);
+    pthread_mutex_destroy(&server->tls_mutex);
     sem_destroy(&server->shut_down);
     end_backup_poll();
     grpc_shutdown();

@@ -1,12 +1,13 @@
 // The pool of message buffers: two size classes per power of two, and a bound on the bytes of idle buffers. Buffers in use are
 // bounded by the read slots and the admission budget of their owners, not here. Any thread.
-#ifndef EXPERTD_DAEMON_GRPC_POOL_H
-#define EXPERTD_DAEMON_GRPC_POOL_H
+#ifndef EXPERTD_DAEMON_GRPC_MESSAGE_POOL_H
+#define EXPERTD_DAEMON_GRPC_MESSAGE_POOL_H
 
 #include <pthread.h>
 
-#include "daemon/grpc/rpc.h"
-#include "daemon/grpc/slab.h"
+#include "daemon/grpc/message/rpc_buffer.h"
+#include "daemon/grpc/message/slab.h"
+#include "proto/wire/wire_parts.h"
 
 enum { POOL_CLASSES = 52, POOL_ALIGNMENT = 64 };
 

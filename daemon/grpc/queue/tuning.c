@@ -1,4 +1,4 @@
-#include "daemon/grpc/tuning.h"
+#include "daemon/grpc/queue/tuning.h"
 
 #include <grpc/support/log.h>
 #include <limits.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/grpc/security/rpc_tls.h"
 #include "daemon/log/log.h"
 
 // glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
@@ -74,13 +75,15 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, 
         integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         // Clients may ping more often than gRPC's default of five minutes.
         integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MIN_MS),
+        // Of TLS connections: the TLS handshake and the peer's HTTP/2 settings together.
+        integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, RPC_HANDSHAKE_MS),
         // Greater than max_calls, so that a client with one connection gets a refusal instead of waiting for a stream.
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
     };
-    _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS is the number of arguments");
+    _Static_assert(sizeof args / sizeof *args == TUNING_ARGS, "TUNING_ARGS is the number of arguments");
     for (size_t i = 0; i < TUNING_ARGS; i++) {
         tuning->args[i] = args[i];
     }

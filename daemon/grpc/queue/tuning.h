@@ -1,13 +1,13 @@
 // Settings of the gRPC C core for this daemon: environment, allocator and channel arguments. tuning.c gives the reason of each.
-#ifndef EXPERTD_DAEMON_GRPC_TUNING_H
-#define EXPERTD_DAEMON_GRPC_TUNING_H
+#ifndef EXPERTD_DAEMON_GRPC_QUEUE_TUNING_H
+#define EXPERTD_DAEMON_GRPC_QUEUE_TUNING_H
 
 #include <grpc/grpc.h>
 
-enum { TUNING_ARGS = 16 };
+enum { TUNING_ARGS = 17 };
 
 struct tuning {
-    grpc_arg args[TUNING_ARGS];
+    grpc_arg args[TUNING_ARGS + 1]; // and one of the caller
 };
 
 // Process-wide; the first call does the work. Before grpc_init, and before other threads read the environment.
