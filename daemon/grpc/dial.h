@@ -52,10 +52,10 @@ void dial_buffer_release(struct dialler *dialler, struct rpc_buffer *buffer);
 struct tls_store;
 
 struct dial_channel_options {
-    const char *address; // HOST:PORT, [IPv6]:PORT or unix:PATH; copied
+    const char *address; // HOST:PORT or [IPv6]:PORT; copied
     unsigned thread;     // of the dialler: less than dialler_options.threads
     // The CA that the server's certificate is checked against, and this process's own certificate and key if it has them. Borrowed
-    // until dial_channel_destroy. NULL: plain. Not with unix:PATH.
+    // until dial_channel_destroy. NULL: plain.
     struct tls_store *tls;
     // Patterns of tls_identity.h; one name of the server's certificate must match. NULL: the certificate must have the HOST of the
     // address, a name or an IP address, among its names. Copied.
@@ -77,8 +77,8 @@ void dial_channel_cut(struct dial_channel *channel);
 
 // How a stream ended. Valid during `closed`.
 struct dial_end {
-    // The server ended the stream with this status. False: there was no connection, it was lost, or dial_cancel or dial_channel_cut
-    // ended the stream.
+    // The server ended the stream with this status. False: there was no connection, it was lost (both are UNAVAILABLE without a
+    // reason), or it was not up in time, or dial_cancel or dial_channel_cut ended the stream.
     bool answered;
     bool cancelled;             // dial_cancel or dial_channel_cut
     enum expertd_err_code code; // of the server's reason, otherwise of the status; EXPERTD_ERR_OK: status OK
@@ -111,7 +111,8 @@ struct dial_stream_options {
     int64_t connect_timeout_ns;         // until `opened`; then the stream closes with EXPERTD_ERR_DEADLINE. > 0
 };
 
-// Opens a stream: `opened` or `closed` follows. EXPERTD_ERR_UNAVAILABLE: the TLS files were never read. EXPERTD_ERR_NOMEM.
+// Opens a stream: `opened` or `closed` follows; `closed` may also follow `opened` at once. Callbacks may run before this returns.
+// EXPERTD_ERR_NOMEM.
 FALLIBLE dial_open(struct dial_channel *channel, const struct dial_stream_options *options, struct dial_stream **out);
 
 // Requests the next message. One at a time. Legal before `opened`. False: the stream has ended, and `message` does not follow.

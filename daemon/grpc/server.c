@@ -1,13 +1,12 @@
 // The rpc_* functions of a server: create, start, adopt a socket, shut down, destroy.
 #include <errno.h>
 #include <grpc/grpc_posix.h>
-#include <grpc/support/time.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/grpc/accept.h"
+#include "daemon/grpc/queue/backup_poll.h"
 #include "daemon/grpc/queue/tuning.h"
 #include "daemon/grpc/security/external_acceptor.h"
 #include "daemon/grpc/server_ref.h"
@@ -15,7 +14,6 @@
 
 // The bounds of gRPC's resource quota: TRANSPORT_BYTES_MIN is space for connections and metadata without any message.
 enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20 };
-enum { BACKUP_POLL_WAIT_MS = 1000 };
 
 static void on_shutdown(struct tag *tag, bool ok) {
     (void)ok;
@@ -209,52 +207,6 @@ static void stop_server(struct rpc_server *server) {
     }
 }
 
-// ---- the end of gRPC's backup poller
-//
-// After large writes a thread of gRPC polls the process's epoll set for ten seconds at a time, and grpc_shutdown waits for it: one
-// rpc_destroy in ten took that long. An event on any descriptor of gRPC ends the wait. end_backup_poll causes such an event: it
-// closes the other end of a connection and waits until a call on that connection fails. The poller has been woken by then.
-
-static void fail_a_call(grpc_channel *channel, grpc_completion_queue *queue, int other_end) {
-    grpc_metadata_array initial, trailing;
-    grpc_metadata_array_init(&initial);
-    grpc_metadata_array_init(&trailing);
-    grpc_status_code status;
-    grpc_slice details = grpc_empty_slice();
-    grpc_call *call = grpc_channel_create_call(
-        channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, grpc_slice_from_static_string("/nudge"), NULL,
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(BACKUP_POLL_WAIT_MS, GPR_TIMESPAN)), NULL);
-    const grpc_op ops[] = {
-        {.op = GRPC_OP_SEND_INITIAL_METADATA},
-        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &initial},
-        {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-         .data.recv_status_on_client = {.trailing_metadata = &trailing, .status = &status, .status_details = &details}}};
-    grpc_call_error failed = grpc_call_start_batch(call, ops, sizeof ops / sizeof ops[0], call, NULL);
-    close(other_end); // after the batch's write, which would otherwise detect it before the poller does
-    INVARIANT(failed == GRPC_CALL_OK);
-    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL); // bounded by the call's deadline
-    grpc_slice_unref(details);
-    grpc_metadata_array_destroy(&initial);
-    grpc_metadata_array_destroy(&trailing);
-    grpc_call_unref(call);
-}
-
-static void end_backup_poll(void) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends)) {
-        return; // no descriptor left: grpc_shutdown may take ten seconds
-    }
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create_from_fd("nudge", ends[0], credentials, NULL); // owns ends[0]
-    grpc_completion_queue *queue = grpc_completion_queue_create_for_next(NULL);
-    fail_a_call(channel, queue, ends[1]);
-    grpc_channel_destroy(channel);
-    grpc_channel_credentials_release(credentials);
-    grpc_completion_queue_shutdown(queue);
-    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    grpc_completion_queue_destroy(queue);
-}
-
 void rpc_destroy(struct rpc_server *server) {
     if (!server) {
         return;
@@ -276,7 +228,7 @@ void rpc_destroy(struct rpc_server *server) {
     peers_deinit(&server->peers);
     pthread_mutex_destroy(&server->tls_mutex);
     sem_destroy(&server->shut_down);
-    end_backup_poll();
+    backup_poll_end();
     grpc_shutdown();
     free(server);
 }

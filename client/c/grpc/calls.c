@@ -16,7 +16,7 @@ static const char FORWARD[] = "/expertd.v1.Experts/Forward";
 static const char STREAM[] = "/expertd.v1.Experts/Stream";
 
 const char *calls_status_name(int grpc_code) {
-    return channel_status(grpc_code).name;
+    return proto_status_of(grpc_code).name;
 }
 
 // ---- start and end

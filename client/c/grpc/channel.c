@@ -32,40 +32,6 @@ grpc_channel *channel_open(const struct address *address) {
     return channel;
 }
 
-static const struct channel_status STATUSES[] = {
-    [GRPC_STATUS_OK] = {EXPERTD_ERR_OK, "OK"},
-    [GRPC_STATUS_CANCELLED] = {EXPERTD_ERR_CANCELLED, "CANCELLED"},
-    [GRPC_STATUS_UNKNOWN] = {EXPERTD_ERR_INTERNAL, "UNKNOWN"},
-    [GRPC_STATUS_INVALID_ARGUMENT] = {EXPERTD_ERR_INVALID, "INVALID_ARGUMENT"},
-    [GRPC_STATUS_DEADLINE_EXCEEDED] = {EXPERTD_ERR_DEADLINE, "DEADLINE_EXCEEDED"},
-    [GRPC_STATUS_NOT_FOUND] = {EXPERTD_ERR_MODEL_UNKNOWN, "NOT_FOUND"},
-    [GRPC_STATUS_ALREADY_EXISTS] = {EXPERTD_ERR_INTERNAL, "ALREADY_EXISTS"},
-    [GRPC_STATUS_PERMISSION_DENIED] = {EXPERTD_ERR_PERMISSION, "PERMISSION_DENIED"},
-    [GRPC_STATUS_RESOURCE_EXHAUSTED] = {EXPERTD_ERR_QUEUE_FULL, "RESOURCE_EXHAUSTED"},
-    [GRPC_STATUS_FAILED_PRECONDITION] = {EXPERTD_ERR_INVALID, "FAILED_PRECONDITION"},
-    [GRPC_STATUS_ABORTED] = {EXPERTD_ERR_INTERNAL, "ABORTED"},
-    [GRPC_STATUS_OUT_OF_RANGE] = {EXPERTD_ERR_INVALID, "OUT_OF_RANGE"},
-    [GRPC_STATUS_UNIMPLEMENTED] = {EXPERTD_ERR_UNIMPLEMENTED, "UNIMPLEMENTED"},
-    [GRPC_STATUS_INTERNAL] = {EXPERTD_ERR_INTERNAL, "INTERNAL"},
-    [GRPC_STATUS_UNAVAILABLE] = {EXPERTD_ERR_UNAVAILABLE, "UNAVAILABLE"},
-    [GRPC_STATUS_DATA_LOSS] = {EXPERTD_ERR_INTERNAL, "DATA_LOSS"},
-    [GRPC_STATUS_UNAUTHENTICATED] = {EXPERTD_ERR_PERMISSION, "UNAUTHENTICATED"},
-};
-enum { STATUS_COUNT = sizeof STATUSES / sizeof *STATUSES };
-
-struct channel_status channel_status(int status) {
-    return status >= 0 && status < STATUS_COUNT ? STATUSES[status] : STATUSES[GRPC_STATUS_UNKNOWN];
-}
-
-enum expertd_err_code channel_code_of_reason(const char *reason, int status) {
-    for (int code = EXPERTD_ERR_OK + 1; code < EXPERTD_ERR_CODE_COUNT; code++) {
-        if (strcmp(expertd_err_name((enum expertd_err_code)code), reason) == 0) {
-            return (enum expertd_err_code)code;
-        }
-    }
-    return channel_status(status).code == EXPERTD_ERR_OK ? EXPERTD_ERR_INTERNAL : channel_status(status).code;
-}
-
 static const grpc_metadata *find_details(const grpc_metadata_array *trailing) {
     for (size_t i = 0; i < trailing->count; i++) {
         if (grpc_slice_str_cmp(trailing->metadata[i].key, "grpc-status-details-bin") == 0) {

@@ -11,17 +11,6 @@
 // A channel with a connection of its own, which the first call opens. The caller destroys it.
 grpc_channel *channel_open(const struct address *address);
 
-struct channel_status {
-    enum expertd_err_code code;
-    const char *name;
-};
-
-// The error code and name of a status that comes without expertd's details: from gRPC itself, or from a proxy.
-struct channel_status channel_status(int status);
-
-// The error code of a reason. An unknown reason, from a newer daemon, gets the code of the status.
-enum expertd_err_code channel_code_of_reason(const char *reason, int status);
-
 // Reads the daemon's error details. False if the trailing metadata have none.
 bool channel_details(const grpc_metadata_array *trailing, struct proto_error_text *out);
 

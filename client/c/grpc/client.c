@@ -100,7 +100,7 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
     struct proto_error_text *refusal = &client->refusal;
     if (channel_details(&call->trailing, refusal)) {
         client->refused = true;
-        return err_record(channel_code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
+        return err_record(proto_code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
     }
     char text[EXPERTD_ERR_MESSAGE_MAX / 2];
     snprintf(text, sizeof text, "%.*s", (int)GRPC_SLICE_LENGTH(call->status_text),
@@ -119,7 +119,7 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
              "no answer from %s within %g s: the daemon is busy, or the timeout is too short for this request",
              client->address.text, seconds);
     }
-    struct channel_status row = channel_status((int)call->status);
+    struct proto_status row = proto_status_of((int)call->status);
     *refusal = (struct proto_error_text){.grpc_code = (int)call->status, .retry_after_ms = -1};
     snprintf(refusal->reason, sizeof refusal->reason, "%s", row.name);
     snprintf(refusal->message, sizeof refusal->message, "%s", text);

@@ -15,4 +15,12 @@ void tuning_process(void);
 // The arguments are stored in `tuning`; the quota is borrowed.
 grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota);
 
+struct tuning_dial {
+    unsigned keepalive_time_ms, keepalive_timeout_ms; // 0: none
+    int reconnect_ms;                                 // first delay of gRPC's own attempts
+    grpc_resource_quota *quota;
+};
+// The same for an outgoing channel.
+grpc_channel_args tuning_dial_args(struct tuning *tuning, const struct tuning_dial *dial);
+
 #endif

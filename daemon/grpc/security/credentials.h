@@ -16,4 +16,8 @@ struct server_certificates {
 // NULL: gRPC did not take the files.
 grpc_server_credentials *credentials_of_server(struct server_certificates *certificates);
 
+// Channel credentials with these texts. The server's certificate must be of texts->ca and have a name that `patterns`
+// (tls_identity.h) match; NULL: the host of the channel's target. The caller releases them. NULL: no memory.
+grpc_channel_credentials *credentials_of_channel(const struct tls_texts *texts, const char *patterns);
+
 #endif
