@@ -239,6 +239,22 @@ static FALLIBLE set_timings(struct ctl_options *out, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_tls(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->tls.on = true;
+    return OK;
+}
+
+#define TLS_SETTER(field)                                                                                                          \
+    static FALLIBLE set_tls_##field(struct ctl_options *out, const char *value) {                                                  \
+        out->tls.field = value;                                                                                                    \
+        return OK;                                                                                                                 \
+    }
+TLS_SETTER(ca)
+TLS_SETTER(cert)
+TLS_SETTER(key)
+TLS_SETTER(server_name)
+
 static FALLIBLE set_help(struct ctl_options *out, const char *value) {
     (void)value;
     out->command = COMMAND_HELP;
@@ -278,6 +294,11 @@ static const struct flag_row FLAGS[] = {
     {"--json", NULL, set_json, ANY, "print one JSON object on standard output, also for an error"},
     {"--timeout", "S", set_timeout, ANY, "seconds for each call (30)"},
     {"--model", "NAME", set_model, ANY, "which model, if several are served"},
+    {"--tls", NULL, set_tls, ANY, "speak TLS on TCP; with one of the following by itself"},
+    {"--tls-ca", "FILE", set_tls_ca, ANY, "CA of the daemon's certificate (default: the system's CAs)"},
+    {"--tls-cert", "FILE", set_tls_cert, ANY, "your certificate, for a daemon that demands one"},
+    {"--tls-key", "FILE", set_tls_key, ANY, "its key; variables: EXPERTD_TLS=true, EXPERTD_TLS_CA, _CERT, _KEY, _SERVER_NAME"},
+    {"--tls-server-name", "NAME", set_tls_server_name, ANY, "name that the daemon's certificate must have (default: its host)"},
     {"--help", NULL, set_help, ANY, "print this text"},
     {"--version", NULL, set_version, ANY, "print the version"},
     {"--layer", "L", set_layer, FORWARD | COMPARE | PLACEMENT,

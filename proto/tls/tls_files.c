@@ -97,13 +97,15 @@ static FALLIBLE each_certificate(const struct reader *reader, const char *path, 
 
 // ---- the own certificate
 
+// Appends the name, without control characters, if it fits.
 static void append_name(char *names, const unsigned char *bytes, int length) {
-    char text[256], escaped[TLS_NAMES_MAX];
-    size_t used = strlen(names);
+    char text[256], escaped[256];
     snprintf(text, sizeof text, "%.*s", length, (const char *)bytes);
     printable_escape(text, escaped, sizeof escaped);
-    if (used + strlen(escaped) + 2 < TLS_NAMES_MAX) {
-        snprintf(names + used, TLS_NAMES_MAX - used, "%s%s", used ? "," : "", escaped);
+    size_t used = strlen(names), more = strlen(escaped);
+    if (used + more + 2 <= TLS_NAMES_MAX) {
+        names[used] = ',';
+        memcpy(names + used + (used > 0), escaped, more + 1);
     }
 }
 

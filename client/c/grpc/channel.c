@@ -1,7 +1,12 @@
 #include "client/c/grpc/channel.h"
 
+#include <errno.h>
 #include <grpc/grpc_security.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "proto/tls/tls_failure.h"
 
 enum {
     READ_CHUNK_BYTES = 1 << 20, // with gRPC's default of 64 KiB, a message of 16 MiB arrives in 290 pieces
@@ -12,7 +17,40 @@ static grpc_arg integer_arg(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
 }
 
-grpc_channel *channel_open(const struct address *address) {
+static FALLIBLE read_tls(const struct client_tls *tls, struct channel_settings *out) {
+    struct tls_paths paths = {.cert = tls->cert, .key = tls->key, .ca = tls->ca};
+    if (tls->server_name && strlen(tls->server_name) >= sizeof out->server_name) {
+        FAIL(EXPERTD_ERR_USAGE, "the server name '%.40s...' is longer than a host name", tls->server_name);
+    }
+    snprintf(out->server_name, sizeof out->server_name, "%s", tls->server_name ? tls->server_name : "");
+    out->tls = true;
+    return tls_texts_read(&paths, TLS_USE_CLIENT, EXPERTD_ERR_CONFIG, &out->texts);
+}
+
+FALLIBLE channel_settings_read(const char *address, const struct client_tls *tls, struct channel_settings *out) {
+    *out = (struct channel_settings){0};
+    TRY(address_parse(address, &out->address));
+    err_t e = tls && tls->on && !out->address.is_unix ? read_tls(tls, out) : OK;
+    if (err_is(e)) {
+        *out = (struct channel_settings){0};
+    }
+    return e;
+}
+
+void channel_settings_deinit(struct channel_settings *settings) {
+    tls_texts_deinit(&settings->texts);
+}
+
+static grpc_channel_credentials *credentials_of(const struct channel_settings *settings) {
+    if (!settings->tls) {
+        return grpc_insecure_credentials_create();
+    }
+    const struct tls_texts *texts = &settings->texts;
+    grpc_ssl_pem_key_cert_pair own = {.private_key = texts->key, .cert_chain = texts->cert};
+    return grpc_ssl_credentials_create_ex(texts->ca, texts->cert ? &own : NULL, NULL, NULL);
+}
+
+grpc_channel *channel_open(const struct channel_settings *settings) {
     grpc_arg args[] = {
         integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
         integer_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
@@ -22,14 +60,34 @@ grpc_channel *channel_open(const struct address *address) {
         integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), // one connection per client
         integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),         // ignore the environment's proxy for web pages
         integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        {.type = GRPC_ARG_STRING, .key = (char *)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, .value.string = (char *)settings->server_name},
     };
-    grpc_channel_args list = {sizeof args / sizeof *args, args};
+    size_t count = sizeof args / sizeof *args - !settings->server_name[0]; // the last only if a name is given
+    grpc_channel_args list = {count, args};
     char target[ADDRESS_TARGET_MAX];
-    address_target(address, target);
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    address_target(&settings->address, target);
+    grpc_channel_credentials *credentials = credentials_of(settings);
     grpc_channel *channel = grpc_channel_create(target, credentials, &list);
     grpc_channel_credentials_release(credentials);
     return channel;
+}
+
+FALLIBLE channel_unreachable(const struct channel_settings *settings, const char *text) {
+    const char *address = settings->address.text;
+    if (settings->address.is_unix && strstr(text, strerror(EACCES))) {
+        FAIL(EXPERTD_ERR_UNAVAILABLE,
+             "uid %u may not connect to %s (%s): the daemon's allow_uids lists the users that may; only the daemon's own user and "
+             "root may use its admin socket",
+             (unsigned)geteuid(), address, text);
+    }
+    struct tls_failure_context context = {.address = address, .tls = settings->tls, .has_cert = settings->texts.cert != NULL};
+    char explanation[EXPERTD_ERR_MESSAGE_MAX];
+    if (!settings->address.is_unix && tls_failure_explain(&context, text, explanation, sizeof explanation)) {
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "%s", explanation);
+    }
+    FAIL(EXPERTD_ERR_UNAVAILABLE,
+         "no daemon answers at %s (%s): start one with `expertd --model DIR --listen %s`, or give the address of one that runs",
+         address, text, address);
 }
 
 static const grpc_metadata *find_details(const grpc_metadata_array *trailing) {

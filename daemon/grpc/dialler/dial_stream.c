@@ -24,8 +24,9 @@ static void unlock(struct dial_stream *stream) {
 
 // stream->batches counts it already. Without the stream's mutex: gRPC may do the write here.
 static void start_batch(struct dial_stream *stream, const grpc_op *op, struct tag *tag) {
+    grpc_call *call = stream->call;
     TAG_HAND_OVER(tag);
-    grpc_call_error failed = grpc_call_start_batch(stream->call, op, 1, tag, NULL);
+    grpc_call_error failed = grpc_call_start_batch(call, op, 1, tag, NULL);
     INVARIANT(failed == GRPC_CALL_OK); // fails only for invalid operations
 }
 
@@ -171,7 +172,17 @@ int64_t dial_stream_check_opening(struct dial_thread *thread, int64_t now_ns) {
     return next_ns;
 }
 
-static FALLIBLE take_connection(struct dial_channel *channel, struct dial_stream *stream) {
+static void create_call(struct dial_stream *stream, const char *method) {
+    char path[256];
+    snprintf(path, sizeof path, "/%s", method);
+    grpc_slice slice = grpc_slice_from_copied_string(path);
+    stream->call = grpc_channel_create_call(stream->connection->grpc, NULL, GRPC_PROPAGATE_DEFAULTS, stream->thread->queue.queue,
+                                            slice, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice_unref(slice);
+}
+
+// From here on dial_channel_cut finds the stream.
+static FALLIBLE join_connection(struct dial_channel *channel, struct dial_stream *stream, const char *method) {
     struct connection *unusable = NULL;
     err_t e = OK;
     pthread_mutex_lock(&channel->mutex);
@@ -184,6 +195,7 @@ static FALLIBLE take_connection(struct dial_channel *channel, struct dial_stream
     }
     if (!err_is(e)) {
         stream->connection = connection_ref(channel->current);
+        create_call(stream, method);
         LIST_INSERT_HEAD(&channel->streams, stream, in_channel);
     }
     pthread_mutex_unlock(&channel->mutex);
@@ -191,15 +203,7 @@ static FALLIBLE take_connection(struct dial_channel *channel, struct dial_stream
     return e;
 }
 
-static void start(struct dial_stream *stream, const char *method) {
-    char path[256];
-    snprintf(path, sizeof path, "/%s", method);
-    grpc_slice slice = grpc_slice_from_copied_string(path);
-    stream->call = grpc_channel_create_call(stream->connection->grpc, NULL, GRPC_PROPAGATE_DEFAULTS, stream->thread->queue.queue,
-                                            slice, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    grpc_slice_unref(slice);
-    stream->batches = 4; // those below, and the job
-    stream->connect_until_ns = clock_add_ns(clock_now_ns(), stream->connect_timeout_ns);
+static void start(struct dial_stream *stream) {
     grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
                       .data.recv_status_on_client = {.trailing_metadata = &stream->trailing,
                                                      .status = &stream->status,
@@ -240,13 +244,15 @@ FALLIBLE dial_open(struct dial_channel *channel, const struct dial_stream_option
     stream->status_text = grpc_empty_slice();
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
-    err_t e = take_connection(channel, stream);
+    stream->batches = 4; // those of `start`, and its job
+    stream->connect_until_ns = clock_add_ns(clock_now_ns(), stream->connect_timeout_ns);
+    err_t e = join_connection(channel, stream, options->method);
     if (err_is(e)) {
         free_stream(stream);
         *out = NULL;
         return e;
     }
-    start(stream, options->method);
+    start(stream);
     return OK;
 }
 

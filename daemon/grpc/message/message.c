@@ -15,19 +15,31 @@ static const uint8_t ZEROS[ZEROS_BYTES];
 
 // ---- received messages
 
-// Copies bytes [first, end) of the message to `out`.
-static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint8_t *out) {
+// A position in the slices of a message.
+struct cursor {
+    size_t slice, first; // a slice, and the offset of its first byte in the message
+};
+
+// Copies bytes [first, end) of the message to `out`, from a cursor that is not behind `first`. Returns a cursor for what follows.
+static struct cursor gather_from(const grpc_byte_buffer *bytes, struct cursor at, size_t first, size_t end, uint8_t *out) {
     const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
-    size_t position = 0;
-    for (size_t i = 0; i < slices->count && position < end; i++) {
-        const uint8_t *slice = GRPC_SLICE_START_PTR(slices->slices[i]);
-        size_t slice_end = position + GRPC_SLICE_LENGTH(slices->slices[i]);
-        size_t from = first > position ? first : position, to = end < slice_end ? end : slice_end;
+    while (at.slice < slices->count) {
+        const uint8_t *slice = GRPC_SLICE_START_PTR(slices->slices[at.slice]);
+        size_t slice_end = at.first + GRPC_SLICE_LENGTH(slices->slices[at.slice]);
+        size_t from = first > at.first ? first : at.first, to = end < slice_end ? end : slice_end;
         if (from < to) {
-            memcpy(out + (from - first), slice + (from - position), to - from);
+            memcpy(out + (from - first), slice + (from - at.first), to - from);
         }
-        position = slice_end;
+        if (end < slice_end) {
+            break;
+        }
+        at = (struct cursor){at.slice + 1, slice_end};
     }
+    return at;
+}
+
+static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint8_t *out) {
+    (void)gather_from(bytes, (struct cursor){0}, first, end, out);
 }
 
 static struct wire_part slice_at(const void *context, size_t index) {
@@ -80,6 +92,7 @@ FALLIBLE message_gather(const struct message_rules *rules, grpc_byte_buffer *byt
     gather(bytes, body.first + body.length, length, buffer->data + body.first + body.length);
     pooled(buffer)->deferred = bytes;
     pooled(buffer)->body = body;
+    pooled(buffer)->slice = pooled(buffer)->slice_first = 0;
     if (body.length == 0) {
         rpc_buffer_drop(buffer);
     }
@@ -108,14 +121,18 @@ void rpc_buffer_fill(struct rpc_buffer *buffer) {
     }
 }
 
-void rpc_buffer_copy(const struct rpc_buffer *buffer, size_t first, size_t length, void *out) {
-    const struct pool_buffer *own = (const struct pool_buffer *)(const void *)buffer;
+void rpc_buffer_copy(struct rpc_buffer *buffer, size_t first, size_t length, void *out) {
+    struct pool_buffer *own = pooled(buffer);
     INVARIANT(first <= buffer->length && length <= buffer->length - first);
     if (!own->deferred) {
         memcpy(out, buffer->data + first, length);
         return;
     }
-    gather(own->deferred, first, first + length, out);
+    bool ascending = own->slice_first <= first;
+    struct cursor at = {ascending ? own->slice : 0, ascending ? own->slice_first : 0};
+    at = gather_from(own->deferred, at, first, first + length, out);
+    own->slice = at.slice;
+    own->slice_first = at.first;
 }
 
 // ---- sent messages

@@ -19,6 +19,8 @@ struct pool_buffer {
     // The gRPC message whose body has not been copied yet, and the body's range; NULL: the buffer is complete.
     struct grpc_byte_buffer *deferred;
     struct wire_range body;
+    size_t slice,
+        slice_first; // where rpc_buffer_copy ended: a slice of `deferred`, and the offset of its first byte in the message
 };
 
 struct pool {

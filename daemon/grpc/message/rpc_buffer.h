@@ -14,8 +14,9 @@ struct rpc_buffer {
 void rpc_buffer_fill(struct rpc_buffer *buffer); // copies the body from the transport's memory
 void rpc_buffer_drop(struct rpc_buffer *buffer); // the body is not needed: the transport frees it
 // Copies bytes [first, first + length) of the message to `out`, those of the body from the transport's memory. For a body that is
-// distributed to several places: instead of rpc_buffer_fill, and before rpc_buffer_drop.
-void rpc_buffer_copy(const struct rpc_buffer *buffer, size_t first, size_t length, void *out);
+// distributed to several places: instead of rpc_buffer_fill, and before rpc_buffer_drop. Fast in ascending order. One thread at a
+// time.
+void rpc_buffer_copy(struct rpc_buffer *buffer, size_t first, size_t length, void *out);
 
 // A piece of a sent message, borrowed.
 struct rpc_part {

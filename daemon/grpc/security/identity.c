@@ -57,14 +57,15 @@ bool identity_allowed(grpc_call *call, const struct rpc_tls *tls, enum rpc_role 
     return !patterns || !is_encrypted(call) || each_name(call, matches, (void *)(uintptr_t)patterns); // read only
 }
 
-// Appends the name if it fits. Never ends the iteration.
+// Appends the name, without control characters, if it fits. Never ends the iteration.
 static bool append(void *context, const struct tls_name *name) {
     char *out = context, text[RPC_IDENTITY_MAX], escaped[RPC_IDENTITY_MAX];
-    size_t used = strlen(out);
     snprintf(text, sizeof text, "%.*s", (int)(name->length < sizeof text ? name->length : sizeof text - 1), name->bytes);
     printable_escape(text, escaped, sizeof escaped);
-    if (used + strlen(escaped) + 2 <= RPC_IDENTITY_MAX) {
-        snprintf(out + used, RPC_IDENTITY_MAX - used, "%s%s", used ? "," : "", escaped);
+    size_t used = strlen(out), more = strlen(escaped);
+    if (used + more + 2 <= RPC_IDENTITY_MAX) {
+        out[used] = ',';
+        memcpy(out + used + (used > 0), escaped, more + 1);
     }
     return false;
 }
