@@ -405,7 +405,8 @@ static FALLIBLE build(struct app *app) {
                                   .backend = "",
                                   .own_process = own_process_open(),
                                   .rpc = app->rpc,
-                                  .listeners = &app->listeners};
+                                  .listeners = &app->listeners,
+                                  .tls = app->tls};
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_for_callers(app));

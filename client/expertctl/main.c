@@ -81,21 +81,14 @@ static int report(err_t e, const struct proto_error_text *refusal, const char *a
     return exit_code(e, refusal);
 }
 
-// Finds the admin socket in the daemon's description. Its path is valid on this host only if the daemon was reached over a Unix
-// socket.
-static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADMIN_ADDRESS_MAX]) {
+// Finds the admin address in the daemon's description.
+static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADDRESS_TEXT_MAX]) {
     struct client_description description;
+    char named[ADMIN_ADDRESS_MAX];
     TRY(client_describe(client, "", options->timeout_us, &description));
-    err_t e = client_admin_address(&description, out);
+    err_t e = client_admin_address(&description, named);
     client_description_deinit(&description);
-    TRY(e);
-    if (strncmp(client_address(client), "unix:", 5) != 0) {
-        FAIL(EXPERTD_ERR_USAGE,
-             "the admin socket is on the daemon's host, and %s may be on another one: on that host give --admin %s, or the "
-             "daemon's Unix socket with --address",
-             client_address(client), out);
-    }
-    return OK;
+    return err_is(e) ? e : ctl_admin_address(client_address(client), named, out);
 }
 
 static bool uses_admin_socket(const struct ctl_options *options) {
@@ -104,7 +97,7 @@ static bool uses_admin_socket(const struct ctl_options *options) {
 
 // On error *out is the client that failed, if any: the caller reports its refusal.
 static FALLIBLE open_client(const struct ctl_options *options, const char *address, struct client **out) {
-    char admin[ADMIN_ADDRESS_MAX];
+    char admin[ADDRESS_TEXT_MAX];
     if (uses_admin_socket(options) && options->admin) {
         return client_create_tls(options->admin, &options->tls, out);
     }
@@ -155,7 +148,7 @@ static int run_command(const struct ctl_options *options, const char *address) {
 
 // The client of the admin socket; *out NULL if there is none: top then does not show the shards.
 static FALLIBLE open_top_admin(const struct ctl_options *options, const char *address, struct client **out) {
-    char admin[ADMIN_ADDRESS_MAX];
+    char admin[ADDRESS_TEXT_MAX];
     *out = NULL;
     if (options->admin) {
         return client_create_tls(options->admin, &options->tls, out);

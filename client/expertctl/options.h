@@ -83,6 +83,11 @@ struct ctl_environment {
 // EXPERTD_ERR_USAGE: an address is malformed, or the socket's path is too long.
 FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]);
 
+// The admin address that a daemon reached at `dialled` names in its description, as it can be dialled from here: a wildcard host
+// becomes the host that was dialled. EXPERTD_ERR_USAGE: it is a Unix socket, and `dialled` is not: that path is on the daemon's
+// host.
+FALLIBLE ctl_admin_address(const char *dialled, const char *named, char out[ADDRESS_TEXT_MAX]);
+
 // Completes options->tls from the environment. TLS is on if --tls, a CA, a certificate or a server's name is given, by a flag or a
 // variable. EXPERTD_ERR_USAGE: $EXPERTD_TLS is neither true nor false; a certificate without its key.
 FALLIBLE ctl_tls(const struct ctl_environment *environment, struct ctl_options *options);

@@ -61,7 +61,8 @@ struct acceptor {
     unsigned silent_count;
     struct active_connection *connections; // [max_connections], those found open by the last scan; the oldest first
     unsigned connection_count;
-    unsigned closing; // unproven connections shut down since the last scan, which their owner may not have closed yet
+    struct active_connection *closing; // [closing_max], unproven ones that were shut down and that their owner has not closed yet
+    unsigned closing_count, closing_max;
     int64_t next_scan_ns;
     unsigned long turned_away;
 };
@@ -99,11 +100,16 @@ static void log_accept_failed(struct acceptor *acceptor, int cause) {
 
 // ---- memory
 
+static void free_acceptor(struct acceptor *acceptor) {
+    free(acceptor->connections);
+    free(acceptor->closing);
+    free(acceptor->name);
+    free(acceptor);
+}
+
 static void handle_closed(struct acceptor *acceptor) {
     if (--acceptor->handles == 0) {
-        free(acceptor->connections);
-        free(acceptor->name);
-        free(acceptor);
+        free_acceptor(acceptor);
     }
 }
 
@@ -172,15 +178,20 @@ void acceptor_hang_up(struct acceptor *acceptor) {
     }
 }
 
-static void scan_connections(struct acceptor *acceptor) {
+// Removes those that their owner has closed. Returns the number of the others.
+static unsigned scan(struct active_connection *connections, unsigned count) {
     unsigned open = 0;
-    for (unsigned i = 0; i < acceptor->connection_count; i++) {
-        if (is_open(&acceptor->connections[i])) {
-            acceptor->connections[open++] = acceptor->connections[i];
+    for (unsigned i = 0; i < count; i++) {
+        if (is_open(&connections[i])) {
+            connections[open++] = connections[i];
         }
     }
-    acceptor->connection_count = open;
-    acceptor->closing = 0;
+    return open;
+}
+
+static void scan_connections(struct acceptor *acceptor) {
+    acceptor->connection_count = scan(acceptor->connections, acceptor->connection_count);
+    acceptor->closing_count = scan(acceptor->closing, acceptor->closing_count);
 }
 
 static bool is_full(const struct acceptor *acceptor) {
@@ -225,11 +236,11 @@ static unsigned find_unproven(struct acceptor *acceptor) {
     return found;
 }
 
-// Shuts an unproven connection down; its owner closes it. A quarter of the connections may be in that state, which bounds the
-// descriptors. The owner may close the connection between is_open and shutdown, and the number may then be that of a socket which
-// another thread opened in between: such a connection fails, and is made anew like any that failed. False: there is none.
+// Shuts an unproven connection down; its owner closes it. Connections in that state are bounded too, since they have descriptors.
+// The owner may close the connection between is_open and shutdown, and the number may then be that of a socket which another thread
+// opened in between: such a connection fails, and is made anew like any that failed. False: there is none.
 static bool close_unproven(struct acceptor *acceptor) {
-    if (acceptor->options.unproven_ns == 0 || acceptor->closing > acceptor->options.max_connections / 4) {
+    if (acceptor->options.unproven_ns == 0 || acceptor->closing_count == acceptor->closing_max) {
         return false;
     }
     unsigned found = find_unproven(acceptor);
@@ -240,7 +251,7 @@ static bool close_unproven(struct acceptor *acceptor) {
     if (is_open(connection)) {
         shutdown(connection->fd, SHUT_RDWR);
         acceptor->turned_away++;
-        acceptor->closing++;
+        acceptor->closing[acceptor->closing_count++] = *connection;
     }
     acceptor->connection_count--;
     memmove(connection, connection + 1, (acceptor->connection_count - found) * sizeof *connection);
@@ -405,7 +416,9 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
 static FALLIBLE reserve(struct acceptor *acceptor, const struct acceptor_options *options) {
     acceptor->name = strdup(options->name);
     acceptor->connections = calloc((size_t)options->max_connections + 1, sizeof *acceptor->connections);
-    if (!acceptor->name || !acceptor->connections) {
+    acceptor->closing_max = options->max_connections / 4 + 1;
+    acceptor->closing = calloc(acceptor->closing_max, sizeof *acceptor->closing);
+    if (!acceptor->name || !acceptor->connections || !acceptor->closing) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a listener of %u connections", options->max_connections);
     }
     int result = uv_poll_init(acceptor->loop, &acceptor->poll, acceptor->fd);
@@ -430,9 +443,7 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
     err_t e = reserve(acceptor, options);
     if (err_is(e)) {
         close(fd);
-        free(acceptor->connections);
-        free(acceptor->name);
-        free(acceptor);
+        free_acceptor(acceptor);
         return e;
     }
     acceptor->spare = open_spare(); // -1: drop_one_connection tries again
@@ -478,5 +489,6 @@ struct acceptor_counts acceptor_counts(struct acceptor *acceptor) {
         return (struct acceptor_counts){0};
     }
     scan_connections(acceptor);
-    return (struct acceptor_counts){acceptor->connection_count + acceptor->silent_count, acceptor->turned_away};
+    unsigned open = acceptor->connection_count + acceptor->closing_count + acceptor->silent_count;
+    return (struct acceptor_counts){open, acceptor->turned_away};
 }

@@ -69,7 +69,10 @@ static unsigned source_of(void *context, int fd) {
     } else {
         memcpy(words, &peer.v4.sin_addr, sizeof words[0]);
     }
-    return ((words[0] * 2654435761u) ^ (words[1] * 2246822519u)) >> 16;
+    uint32_t hash = words[0] ^ words[1] * 0x9e3779b1u; // then MurmurHash3's finaliser: every bit reaches the lowest ones
+    hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+    hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+    return hash ^ hash >> 16;
 }
 
 static bool is_proven(void *context, int fd) {

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/printable.h"
 #include "base/regular_file.h"
+#include "proto/tls/tls_names.h"
 
 enum { TIME_TEXT_MAX = 32 };
 
@@ -97,30 +97,6 @@ static FALLIBLE each_certificate(const struct reader *reader, const char *path, 
 
 // ---- the own certificate
 
-// Appends the name, without control characters, if it fits.
-static void append_name(char *names, const unsigned char *bytes, int length) {
-    char text[256], escaped[256];
-    snprintf(text, sizeof text, "%.*s", length, (const char *)bytes);
-    printable_escape(text, escaped, sizeof escaped);
-    size_t used = strlen(names), more = strlen(escaped);
-    if (used + more + 2 <= TLS_NAMES_MAX) {
-        names[used] = ',';
-        memcpy(names + used + (used > 0), escaped, more + 1);
-    }
-}
-
-static void collect_names(const X509 *certificate, char names[TLS_NAMES_MAX]) {
-    GENERAL_NAMES *all = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
-    for (int i = 0; i < sk_GENERAL_NAME_num(all); i++) {
-        const GENERAL_NAME *name = sk_GENERAL_NAME_value(all, i);
-        if (name->type == GEN_DNS || name->type == GEN_URI) {
-            const ASN1_STRING *string = name->type == GEN_DNS ? name->d.dNSName : name->d.uniformResourceIdentifier;
-            append_name(names, ASN1_STRING_get0_data(string), ASN1_STRING_length(string));
-        }
-    }
-    GENERAL_NAMES_free(all);
-}
-
 struct own {
     struct reader *reader;
     EVP_PKEY *key;
@@ -140,7 +116,7 @@ static FALLIBLE check_leaf(const struct own *own, X509 *leaf) {
         FAIL(reader->code, "%s is not for %s: its extended key usage lacks %s; have the CA issue one with it", cert,
              serves ? "servers" : "clients", serves ? "serverAuth" : "clientAuth");
     }
-    collect_names(leaf, reader->out->names);
+    tls_names_collect(leaf, reader->out->names, sizeof reader->out->names);
     return OK;
 }
 
@@ -181,18 +157,18 @@ static FALLIBLE parse_key(const struct reader *reader, EVP_PKEY **out) {
     bool encrypted = false;
     *out = PEM_read_bio_PrivateKey(bio, NULL, refuse_passphrase, &encrypted);
     BIO_free(bio);
-    bool missing = !*out && ended_between_blocks();
+    ERR_clear_error();
     if (encrypted) {
         FAIL(reader->code,
              "the key %s is encrypted: store it without a passphrase (openssl pkey -in FILE -out FILE), readable by the "
              "daemon's user only",
              path);
     }
-    if (missing) {
-        FAIL(reader->code, "%s has no private key: expected a block -----BEGIN PRIVATE KEY-----", path);
-    }
     if (!*out) {
-        FAIL(reader->code, "%s is damaged or not completely written: its private key cannot be read", path);
+        FAIL(reader->code,
+             "%s has no private key, or is damaged or not completely written: expected a block -----BEGIN PRIVATE "
+             "KEY-----",
+             path);
     }
     return OK;
 }

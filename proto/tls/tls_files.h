@@ -1,5 +1,6 @@
 // Reads and checks the PEM files of TLS: the own certificate with its key, the CA certificates that peers are checked against. The
-// texts go to gRPC unchanged. Any thread. The only user of OpenSSL in this project; gRPC does the handshakes.
+// texts go to gRPC unchanged. Any thread. This folder is the only user of OpenSSL; gRPC does the
+// handshakes.
 #ifndef EXPERTD_PROTO_TLS_TLS_FILES_H
 #define EXPERTD_PROTO_TLS_TLS_FILES_H
 
@@ -19,7 +20,7 @@ struct tls_paths { // NULL: not given
 struct tls_texts { // PEM, NULL: not given; owned
     char *cert, *key, *ca, *client_ca;
     int64_t begins_s, expires_s; // validity of `cert` with the chain in its file; Unix time. 0: no cert
-    char names[TLS_NAMES_MAX];   // of `cert`: its DNS names and URIs, separated by commas; truncated
+    char names[TLS_NAMES_MAX];   // of `cert`: its DNS names, URIs and IP addresses, separated by commas; truncated
 };
 
 enum tls_use { TLS_USE_SERVER, TLS_USE_CLIENT };

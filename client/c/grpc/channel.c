@@ -11,6 +11,7 @@
 enum {
     READ_CHUNK_BYTES = 1 << 20, // with gRPC's default of 64 KiB, a message of 16 MiB arrives in 290 pieces
     RECONNECT_MS = 100,
+    PROBE_TIMEOUT_US = 1000000,
 };
 
 static grpc_arg integer_arg(const char *key, int value) {
@@ -72,6 +73,20 @@ grpc_channel *channel_open(const struct channel_settings *settings) {
     return channel;
 }
 
+// Whether the failure is one of TLS, and its explanation.
+static bool probe(const struct channel_settings *settings, char explanation[EXPERTD_ERR_MESSAGE_MAX]) {
+    const char *name = settings->server_name[0] ? settings->server_name : NULL;
+    struct tls_probe probe = {.host = settings->address.host,
+                              .port = settings->address.port,
+                              .server_name = name,
+                              .texts = &settings->texts,
+                              .timeout_us = PROBE_TIMEOUT_US};
+    struct tls_failure_context context = {.address = settings->address.text, .tls = settings->tls, .server_name = name};
+    struct tls_probe_result result;
+    tls_probe_run(&probe, &result);
+    return tls_failure_of_probe(&context, &result, explanation, EXPERTD_ERR_MESSAGE_MAX);
+}
+
 FALLIBLE channel_unreachable(const struct channel_settings *settings, const char *text) {
     const char *address = settings->address.text;
     if (settings->address.is_unix && strstr(text, strerror(EACCES))) {
@@ -80,9 +95,8 @@ FALLIBLE channel_unreachable(const struct channel_settings *settings, const char
              "root may use its admin socket",
              (unsigned)geteuid(), address, text);
     }
-    struct tls_failure_context context = {.address = address, .tls = settings->tls, .has_cert = settings->texts.cert != NULL};
     char explanation[EXPERTD_ERR_MESSAGE_MAX];
-    if (!settings->address.is_unix && tls_failure_explain(&context, text, explanation, sizeof explanation)) {
+    if (!settings->address.is_unix && probe(settings, explanation)) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "%s", explanation);
     }
     FAIL(EXPERTD_ERR_UNAVAILABLE,

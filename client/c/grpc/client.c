@@ -27,6 +27,7 @@ struct client {
 
 void client_tune_process(void) {
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
+    setenv("GRPC_VERBOSITY", "NONE", 0);       // its errors come back as statuses
     setenv("GRPC_POLL_STRATEGY", "epoll1", 1); // gRPC aborts if the inherited value is not a strategy that it knows
     // By default glibc returns a message's pages to the system after each call and faults them in again for the next.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
