@@ -11,6 +11,8 @@
 #include "base/mapped.h"
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
+#include "daemon/config/options_address.h"
+#include "daemon/config/options_transport.h"
 #include "daemon/examine/inspect.h"
 #include "daemon/examine/verify.h"
 #include "daemon/log/log.h"
@@ -91,6 +93,21 @@ static void on_tcp_peer(void *context, int fd, const char *peer) {
     adopt(context, fd, peer);
 }
 
+static void on_tls_peer(void *context, int fd, const char *peer) {
+    struct app *app = context;
+    err_t e = rpc_adopt_tls(app->rpc, fd, peer);
+    if (err_is(e)) {
+        log_adopt_failed(peer);
+    } else {
+        log_line(LOG_LEVEL_DEBUG, "connected", "peer=%s tls=true", peer);
+    }
+}
+
+static bool has_called(void *context, int fd) {
+    struct app *app = context;
+    return rpc_has_called(app->rpc, fd);
+}
+
 // The connection limit of each address: max_connections, or less if the descriptor limit does not leave enough.
 static unsigned connections_per_address(const struct options *o) {
     struct rlimit limit;
@@ -130,14 +147,20 @@ static FALLIBLE listen_unix(struct app *app, const char *address, unsigned max_c
 }
 
 static FALLIBLE listen_tcp(struct app *app, const char *address, unsigned max_connections, struct tcp_listener **out) {
+    bool tls = app->options.tls_cert != NULL;
     struct tcp_listener_options options = {.loop = event_loop_uv(app->loop),
                                            .address = address,
                                            .max_connections = max_connections,
-                                           .accepted = on_tcp_peer,
+                                           .accepted = tls ? on_tls_peer : on_tcp_peer,
+                                           .unproven_ns = tls ? RPC_HANDSHAKE_MS * (int64_t)NS_PER_MS : 0,
+                                           .is_proven = tls ? has_called : NULL,
                                            .context = app};
     unsigned port;
     TRY(tcp_listener_start(&options, out, &port));
-    log_line(LOG_LEVEL_INFO, "listening", "address=%.*s:%u", (int)(strrchr(address, ':') - address), address, port);
+    log_line(LOG_LEVEL_INFO, "listening", "address=%.*s:%u tls=%s", (int)(strrchr(address, ':') - address), address, port,
+             !tls                         ? "false"
+             : app->options.tls_client_ca ? "mutual"
+                                          : "true");
     return OK;
 }
 
@@ -188,6 +211,15 @@ static FALLIBLE listen_regions(struct app *app) {
     return region_socket_start(&options, &app->region_socket);
 }
 
+// Unix sockets have no names in certificates: allow_uids applies to them.
+static struct rpc_tls tls_of(const struct app *app) {
+    const struct options *o = &app->options;
+    return (struct rpc_tls){.store = o->tls_cert ? app->tls : NULL,
+                            .allowed = {[RPC_ROLE_CALLER] = o->tls_allow_callers,
+                                        [RPC_ROLE_FRONT] = o->tls_allow_fronts,
+                                        [RPC_ROLE_ADMIN] = o->tls_allow_admins}};
+}
+
 static uint64_t active_requests(void *context) {
     struct app *app = context;
     return serve_active(app->serve);
@@ -212,13 +244,21 @@ static bool has_admin(const struct options *options) {
     return strcmp(options->admin, "off") != 0;
 }
 
-// Only this user and root may connect to the admin socket, regardless of --allow-uids.
-static FALLIBLE listen_admin(struct app *app) {
-    if (!has_admin(&app->options)) {
-        return OK;
+static void on_admin_tls_peer(void *context, int fd, const char *peer) {
+    struct app *app = context;
+    err_t e = admin_adopt_tls(app->admin, fd, peer);
+    if (err_is(e)) {
+        log_adopt_failed(peer);
     }
-    struct admin_options admin = {.active = active_requests, .drain = on_drain_requested, .context = app, .watcher = app->rpc};
-    TRY(admin_create(&admin, &app->admin));
+}
+
+static bool admin_called(void *context, int fd) {
+    struct app *app = context;
+    return admin_has_called(app->admin, fd);
+}
+
+// Only this user and root may connect to the admin socket, regardless of --allow-uids.
+static FALLIBLE listen_admin_unix(struct app *app) {
     struct unix_listener_options options = {
         .loop = event_loop_uv(app->loop),
         .path = app->options.admin + strlen("unix:"),
@@ -231,6 +271,36 @@ static FALLIBLE listen_admin(struct app *app) {
     TRY(unix_listener_start(&options, &app->admin_listener));
     log_address("admin", app->options.admin);
     return OK;
+}
+
+static FALLIBLE listen_admin_tcp(struct app *app) {
+    const char *address = app->options.admin;
+    struct tcp_listener_options options = {.loop = event_loop_uv(app->loop),
+                                           .address = address,
+                                           .max_connections = ADMIN_CONNECTIONS,
+                                           .accepted = on_admin_tls_peer,
+                                           .unproven_ns = RPC_HANDSHAKE_MS * (int64_t)NS_PER_MS,
+                                           .is_proven = admin_called,
+                                           .context = app};
+    unsigned port;
+    TRY(tcp_listener_start(&options, &app->admin_tcp_listener, &port));
+    log_line(LOG_LEVEL_INFO, "admin", "address=%.*s:%u tls=mutual", (int)(strrchr(address, ':') - address), address, port);
+    return OK;
+}
+
+static FALLIBLE listen_admin(struct app *app) {
+    if (!has_admin(&app->options)) {
+        return OK;
+    }
+    bool on_unix = options_unix_path(app->options.admin) != NULL;
+    struct admin_options admin = {.active = active_requests, .drain = on_drain_requested, .context = app};
+    if (on_unix) {
+        admin.watcher = app->rpc;
+    } else {
+        admin.tls = tls_of(app);
+    }
+    TRY(admin_create(&admin, &app->admin));
+    return on_unix ? listen_admin_unix(app) : listen_admin_tcp(app);
 }
 
 static FALLIBLE listen_http(struct app *app) {
@@ -262,7 +332,7 @@ static const char *absolute_admin_address(struct app *app) {
     if (!has_admin(&app->options)) {
         return NULL;
     }
-    if (!unix_path_absolute(given + strlen("unix:"), "", path)) {
+    if (!options_unix_path(given) || !unix_path_absolute(options_unix_path(given), "", path)) {
         return given;
     }
     snprintf(app->admin_address, sizeof app->admin_address, "unix:%s", path);
@@ -289,17 +359,41 @@ static struct serve_options serve_options_of(struct app *app) {
 
 _Static_assert((int)OPTIONS_RPC_THREADS_MAX == (int)RPC_THREADS_MAX, "the greatest --rpc-threads");
 
+static FALLIBLE read_tls_files(const struct options *o, struct tls_store **out) {
+    struct tls_paths paths = {.cert = o->tls_cert, .key = o->tls_key, .ca = o->tls_ca, .client_ca = o->tls_client_ca};
+    *out = NULL;
+    return paths.cert || paths.ca ? tls_store_create(&paths, out) : OK;
+}
+
+static FALLIBLE start_tls(struct app *app) {
+    TRY(read_tls_files(&app->options, &app->tls));
+    return app->tls ? tls_watch_start(event_loop_uv(app->loop), app->tls, &app->tls_watch) : OK;
+}
+
+static void log_exposed(const struct options *options) {
+    enum options_key key;
+    const char *address;
+    for (size_t i = 0; (address = options_exposed(options, i, &key)); i++) {
+        log_line(LOG_LEVEL_WARNING, "insecure",
+                 "option=%s address=%s message=\"anyone who reaches this address can use it, and nothing on it is encrypted\"",
+                 OPTIONS_ROWS[key].name, address);
+    }
+}
+
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
     struct event_loop_handler events = app_handler(app);
+    log_exposed(o);
     TRY(loading_select_kernels(o));
     TRY(event_loop_create(&events, &app->loop));
+    TRY(start_tls(app));
     struct serve_options serve = serve_options_of(app);
     TRY(serve_create(&serve, &app->serve));
     struct rpc_options rpc = {.threads = o->rpc_threads,
                               .max_message_bytes = o->max_message_bytes,
                               .max_calls = o->max_calls,
-                              .handler = serve_handler(app->serve)};
+                              .handler = serve_handler(app->serve),
+                              .tls = tls_of(app)};
     TRY(rpc_create(&rpc, &app->rpc));
     TRY(health_create(app->rpc, o->rpc_threads, &app->health));
     serve_attach(app->serve, app->rpc, app->health);
@@ -310,7 +404,8 @@ static FALLIBLE build(struct app *app) {
                                   .backend = "",
                                   .own_process = own_process_open(),
                                   .rpc = app->rpc,
-                                  .listeners = &app->listeners};
+                                  .listeners = &app->listeners,
+                                  .tls = app->tls};
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_for_callers(app));
@@ -329,6 +424,7 @@ static void take_down(struct app *app) {
     serve_destroy(app->serve);
     region_registry_destroy(app->regions);
     event_loop_destroy(app->loop);
+    tls_store_destroy(app->tls);
     own_process_close(app->status.own_process);
 }
 
@@ -368,6 +464,12 @@ static int check_config(const struct options *options) {
         }
         supply_close(&supply);
     }
+    struct tls_store *tls;
+    err_t e = read_tls_files(options, &tls);
+    if (err_is(e)) {
+        return report(e);
+    }
+    tls_store_destroy(tls);
     printf("the configuration is valid%s\n",
            options->model ? "" : ", but has no model: set --model or EXPERTD_MODEL to start the daemon");
     return 0;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/c/tls.h"
 #include "proto/client/client_wire.h"
 
 struct calls;
@@ -21,9 +22,10 @@ struct calls_options {
     uint32_t connections; // 1 to CALLS_CONNECTIONS_MAX
     uint32_t slots;       // 1 to CALLS_SLOTS_MAX
     bool stream;
+    const struct client_tls *tls; // NULL: plain; as in client_create_tls
 };
 
-// Does not connect yet. EXPERTD_ERR_USAGE, EXPERTD_ERR_NOMEM; *out is NULL then.
+// Does not connect yet. EXPERTD_ERR_USAGE, EXPERTD_ERR_CONFIG (a TLS file), EXPERTD_ERR_NOMEM; *out is NULL then.
 FALLIBLE calls_create(const struct calls_options *options, struct calls **out);
 // Cancels the calls in flight. Neither thread may use `calls` any more. NULL is legal.
 void calls_destroy(struct calls *calls);

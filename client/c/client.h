@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/c/tls.h"
 #include "proto/client/client_wire.h"
 #include "proto/control/control.h"
 
@@ -24,6 +25,8 @@ void client_tune_process(void);
 
 // `address`: unix:PATH or HOST:PORT, copied. Does not connect yet. EXPERTD_ERR_USAGE: not an address; *out is NULL then.
 FALLIBLE client_create(const char *address, struct client **out);
+// The same with TLS, if the address is TCP. The files are read here. EXPERTD_ERR_CONFIG: a file is wrong; the message names it.
+FALLIBLE client_create_tls(const char *address, const struct client_tls *tls, struct client **out);
 void client_destroy(struct client *client);              // NULL is legal
 const char *client_address(const struct client *client); // for messages; borrowed from the client
 

@@ -286,7 +286,7 @@ static FALLIBLE describe(const struct ctl_options *options, struct side *side) {
 FALLIBLE command_compare(struct client *client, const struct ctl_options *options) {
     struct comparison c = {.options = options, .sides[0].client = client};
     err_t e;
-    TRY_OUT(e, client_create(options->with, &c.sides[1].client));
+    TRY_OUT(e, client_create_tls(options->with, &options->tls, &c.sides[1].client));
     TRY_OUT(e, describe(options, &c.sides[0]));
     TRY_OUT(e, describe(options, &c.sides[1]));
     if (options->hidden) {

@@ -81,21 +81,14 @@ static int report(err_t e, const struct proto_error_text *refusal, const char *a
     return exit_code(e, refusal);
 }
 
-// Finds the admin socket in the daemon's description. Its path is valid on this host only if the daemon was reached over a Unix
-// socket.
-static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADMIN_ADDRESS_MAX]) {
+// Finds the admin address in the daemon's description.
+static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADDRESS_TEXT_MAX]) {
     struct client_description description;
+    char named[ADMIN_ADDRESS_MAX];
     TRY(client_describe(client, "", options->timeout_us, &description));
-    err_t e = client_admin_address(&description, out);
+    err_t e = client_admin_address(&description, named);
     client_description_deinit(&description);
-    TRY(e);
-    if (strncmp(client_address(client), "unix:", 5) != 0) {
-        FAIL(EXPERTD_ERR_USAGE,
-             "the admin socket is on the daemon's host, and %s may be on another one: on that host give --admin %s, or the "
-             "daemon's Unix socket with --address",
-             client_address(client), out);
-    }
-    return OK;
+    return err_is(e) ? e : ctl_admin_address(client_address(client), named, out);
 }
 
 static bool uses_admin_socket(const struct ctl_options *options) {
@@ -104,17 +97,17 @@ static bool uses_admin_socket(const struct ctl_options *options) {
 
 // On error *out is the client that failed, if any: the caller reports its refusal.
 static FALLIBLE open_client(const struct ctl_options *options, const char *address, struct client **out) {
-    char admin[ADMIN_ADDRESS_MAX];
+    char admin[ADDRESS_TEXT_MAX];
     if (uses_admin_socket(options) && options->admin) {
-        return client_create(options->admin, out);
+        return client_create_tls(options->admin, &options->tls, out);
     }
-    TRY(client_create(address, out));
+    TRY(client_create_tls(address, &options->tls, out));
     if (!uses_admin_socket(options)) {
         return OK;
     }
     TRY(find_admin(*out, options, admin));
     client_destroy(*out);
-    return client_create(admin, out);
+    return client_create_tls(admin, &options->tls, out);
 }
 
 static int run_command(const struct ctl_options *options, const char *address) {
@@ -155,16 +148,16 @@ static int run_command(const struct ctl_options *options, const char *address) {
 
 // The client of the admin socket; *out NULL if there is none: top then does not show the shards.
 static FALLIBLE open_top_admin(const struct ctl_options *options, const char *address, struct client **out) {
-    char admin[ADMIN_ADDRESS_MAX];
+    char admin[ADDRESS_TEXT_MAX];
     *out = NULL;
     if (options->admin) {
-        return client_create(options->admin, out);
+        return client_create_tls(options->admin, &options->tls, out);
     }
     struct client *client;
-    TRY(client_create(address, &client));
+    TRY(client_create_tls(address, &options->tls, &client));
     bool found = !err_is(find_admin(client, options, admin));
     client_destroy(client);
-    return found ? client_create(admin, out) : OK;
+    return found ? client_create_tls(admin, &options->tls, out) : OK;
 }
 
 static int run_top(const struct ctl_options *options, const char *address) {
@@ -189,8 +182,16 @@ static int run_bench(const struct ctl_options *options, const char *address) {
     return report(e, refused ? &outcome.refusal : NULL, asked ? address : NULL, &error_options);
 }
 
-static int run(const struct ctl_options *options) {
-    const struct ctl_environment environment = {getenv("EXPERTD_ADDRESS"), getenv("XDG_RUNTIME_DIR")};
+static int run(struct ctl_options *options) {
+    const struct ctl_environment environment = {
+        .address = getenv("EXPERTD_ADDRESS"),
+        .runtime_dir = getenv("XDG_RUNTIME_DIR"),
+        .tls = getenv("EXPERTD_TLS"),
+        .tls_ca = getenv("EXPERTD_TLS_CA"),
+        .tls_cert = getenv("EXPERTD_TLS_CERT"),
+        .tls_key = getenv("EXPERTD_TLS_KEY"),
+        .tls_server_name = getenv("EXPERTD_TLS_SERVER_NAME"),
+    };
     char address[ADDRESS_TEXT_MAX];
     if (options->command == COMMAND_HELP) {
         ctl_print_help(stdout);
@@ -204,6 +205,7 @@ static int run(const struct ctl_options *options) {
         return report(command_inspect(options), NULL, NULL, options);
     }
     err_t e = ctl_address(options, &environment, address);
+    e = err_is(e) ? e : ctl_tls(&environment, options);
     if (err_is(e)) {
         return report(e, NULL, NULL, options);
     }

@@ -86,12 +86,6 @@ static FALLIBLE set_interval(struct ctl_options *out, const char *value) {
     return ctl_read_seconds("--interval", value, &out->interval_us);
 }
 
-static FALLIBLE set_once(struct ctl_options *out, const char *value) {
-    (void)value;
-    out->once = true;
-    return OK;
-}
-
 static FALLIBLE set_model(struct ctl_options *out, const char *value) {
     if (strlen(value) >= WIRE_STRING_MAX) {
         FAIL(EXPERTD_ERR_USAGE, "--model: a name has at most %d bytes", WIRE_STRING_MAX - 1);
@@ -174,23 +168,40 @@ static FALLIBLE set_shared(struct ctl_options *out, const char *value) {
     return OK;
 }
 
-#define FILE_SETTER(field)                                                                                                         \
-    static FALLIBLE set_##field(struct ctl_options *out, const char *value) {                                                      \
+#define SWITCH_SETTER(name, field)                                                                                                 \
+    static FALLIBLE set_##name(struct ctl_options *out, const char *value) {                                                       \
+        (void)value;                                                                                                               \
+        out->field = true;                                                                                                         \
+        return OK;                                                                                                                 \
+    }
+SWITCH_SETTER(once, once)
+SWITCH_SETTER(wait, wait)
+SWITCH_SETTER(json, json)
+SWITCH_SETTER(timings, timings)
+SWITCH_SETTER(tls, tls.on)
+
+// Setters of texts that are not checked here.
+#define TEXT_SETTER(name, field)                                                                                                   \
+    static FALLIBLE set_##name(struct ctl_options *out, const char *value) {                                                       \
         out->field = value;                                                                                                        \
         return OK;                                                                                                                 \
     }
-FILE_SETTER(hidden)
-FILE_SETTER(hidden_scale)
-FILE_SETTER(ids)
-FILE_SETTER(weights)
-FILE_SETTER(router_logits)
-FILE_SETTER(token_ids)
-FILE_SETTER(router_input)
-FILE_SETTER(output)
-FILE_SETTER(counts)
-FILE_SETTER(layers)
-FILE_SETTER(shards)
-FILE_SETTER(device)
+TEXT_SETTER(hidden, hidden)
+TEXT_SETTER(hidden_scale, hidden_scale)
+TEXT_SETTER(ids, ids)
+TEXT_SETTER(weights, weights)
+TEXT_SETTER(router_logits, router_logits)
+TEXT_SETTER(token_ids, token_ids)
+TEXT_SETTER(router_input, router_input)
+TEXT_SETTER(output, output)
+TEXT_SETTER(counts, counts)
+TEXT_SETTER(layers, layers)
+TEXT_SETTER(shards, shards)
+TEXT_SETTER(device, device)
+TEXT_SETTER(tls_ca, tls.ca)
+TEXT_SETTER(tls_cert, tls.cert)
+TEXT_SETTER(tls_key, tls.key)
+TEXT_SETTER(tls_server_name, tls.server_name)
 
 static FALLIBLE set_admin(struct ctl_options *out, const char *value) {
     struct address parsed;
@@ -219,24 +230,6 @@ static FALLIBLE set_reason(struct ctl_options *out, const char *value) {
         FAIL(EXPERTD_ERR_USAGE, "--reason: a text of %zu bytes: give at most %d", strlen(value), PROTO_REASON_MAX);
     }
     out->reason = value;
-    return OK;
-}
-
-static FALLIBLE set_wait(struct ctl_options *out, const char *value) {
-    (void)value;
-    out->wait = true;
-    return OK;
-}
-
-static FALLIBLE set_json(struct ctl_options *out, const char *value) {
-    (void)value;
-    out->json = true;
-    return OK;
-}
-
-static FALLIBLE set_timings(struct ctl_options *out, const char *value) {
-    (void)value;
-    out->timings = true;
     return OK;
 }
 
@@ -279,6 +272,11 @@ static const struct flag_row FLAGS[] = {
     {"--json", NULL, set_json, ANY, "print one JSON object on standard output, also for an error"},
     {"--timeout", "S", set_timeout, ANY, "seconds for each call (30)"},
     {"--model", "NAME", set_model, ANY, "which model, if several are served"},
+    {"--tls", NULL, set_tls, ANY, "speak TLS on TCP; with one of the following by itself"},
+    {"--tls-ca", "FILE", set_tls_ca, ANY, "CA of the daemon's certificate (default: the system's CAs)"},
+    {"--tls-cert", "FILE", set_tls_cert, ANY, "your certificate, for a daemon that demands one"},
+    {"--tls-key", "FILE", set_tls_key, ANY, "its key; variables: EXPERTD_TLS=true, EXPERTD_TLS_CA, _CERT, _KEY, _SERVER_NAME"},
+    {"--tls-server-name", "NAME", set_tls_server_name, ANY, "name that the daemon's certificate must have (default: its host)"},
     {"--help", NULL, set_help, ANY, "print this text"},
     {"--version", NULL, set_version, ANY, "print the version"},
     {"--layer", "L", set_layer, FORWARD | COMPARE | PLACEMENT,

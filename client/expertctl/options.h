@@ -1,4 +1,4 @@
-// expertctl's command line and the two environment variables that it reads. Pure, except that ctl_address looks for the default
+// expertctl's command line and the environment variables that it reads. Pure, except that ctl_address looks for the default
 // socket.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_OPTIONS_H
 #define EXPERTD_CLIENT_EXPERTCTL_OPTIONS_H
@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "client/c/address.h"
+#include "client/c/tls.h"
 #include "client/expertctl/bench/load/bench_options.h"
 #include "proto/admin/admin.h"
 #include "proto/wire/wire.h"
@@ -33,6 +34,7 @@ enum placement_command { PLACEMENT_NONE, PLACEMENT_SHOW, PLACEMENT_PLAN, PLACEME
 struct ctl_options {
     enum command command;
     const char *address; // NULL: ctl_address chooses
+    struct client_tls tls;
     bool json;
     int64_t timeout_us; // of each call
     const char *model;  // "": the only served model, or all models
@@ -72,13 +74,23 @@ struct ctl_options {
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out);
 
 struct ctl_environment {
-    const char *address;     // EXPERTD_ADDRESS, or NULL
-    const char *runtime_dir; // XDG_RUNTIME_DIR, or NULL
+    const char *address;                                             // EXPERTD_ADDRESS, or NULL
+    const char *runtime_dir;                                         // XDG_RUNTIME_DIR, or NULL
+    const char *tls, *tls_ca, *tls_cert, *tls_key, *tls_server_name; // EXPERTD_TLS, EXPERTD_TLS_CA, ...; NULL or "": not set
 };
 
 // The daemon's address: --address, else $EXPERTD_ADDRESS, else the socket in $XDG_RUNTIME_DIR if it exists, else 127.0.0.1:7411.
 // EXPERTD_ERR_USAGE: an address is malformed, or the socket's path is too long.
 FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]);
+
+// The admin address that a daemon reached at `dialled` names in its description, as it can be dialled from here: a wildcard host
+// becomes the host that was dialled. EXPERTD_ERR_USAGE: it is a Unix socket, and `dialled` is not: that path is on the daemon's
+// host.
+FALLIBLE ctl_admin_address(const char *dialled, const char *named, char out[ADDRESS_TEXT_MAX]);
+
+// Completes options->tls from the environment. TLS is on if --tls, a CA, a certificate or a server's name is given, by a flag or a
+// variable. EXPERTD_ERR_USAGE: $EXPERTD_TLS is neither true nor false; a certificate without its key.
+FALLIBLE ctl_tls(const struct ctl_environment *environment, struct ctl_options *options);
 
 void ctl_print_help(FILE *out);
 

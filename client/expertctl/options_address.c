@@ -23,3 +23,23 @@ FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environ
     snprintf(out, ADDRESS_TEXT_MAX, "%s", parsed.text);
     return OK;
 }
+
+FALLIBLE ctl_admin_address(const char *dialled, const char *named, char out[ADDRESS_TEXT_MAX]) {
+    struct address here, there;
+    TRY(address_parse(dialled, &here));
+    TRY_IN(address_parse(named, &there), "the admin address of %s", dialled);
+    if (there.is_unix && !here.is_unix) {
+        FAIL(EXPERTD_ERR_USAGE,
+             "the admin socket is on the daemon's host, and %s may be on another one: on that host give --admin %s, or the "
+             "daemon's Unix socket with --address",
+             dialled, named);
+    }
+    const bool wildcard = !there.is_unix && (strcmp(there.host, "0.0.0.0") == 0 || strcmp(there.host, "::") == 0);
+    const char *host = here.is_unix ? "127.0.0.1" : here.host;
+    if (wildcard) {
+        snprintf(out, ADDRESS_TEXT_MAX, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, there.port);
+    } else {
+        snprintf(out, ADDRESS_TEXT_MAX, "%s", there.text);
+    }
+    return OK;
+}

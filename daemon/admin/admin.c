@@ -140,7 +140,8 @@ FALLIBLE admin_create(const struct admin_options *options, struct admin **out) {
                               .max_message_bytes = PROTO_ADMIN_MESSAGE_MAX,
                               .max_calls = CALLS_MAX,
                               .handler = &admin->handler,
-                              .watcher = options->watcher};
+                              .watcher = options->watcher,
+                              .tls = options->tls};
     err_t e = rpc_create(&rpc, &admin->server);
     if (!err_is(e)) {
         e = rpc_start(admin->server);
@@ -155,6 +156,14 @@ FALLIBLE admin_create(const struct admin_options *options, struct admin **out) {
 
 FALLIBLE admin_adopt(struct admin *admin, int fd, const char *peer) {
     return rpc_adopt(admin->server, fd, peer);
+}
+
+FALLIBLE admin_adopt_tls(struct admin *admin, int fd, const char *peer) {
+    return rpc_adopt_tls(admin->server, fd, peer);
+}
+
+bool admin_has_called(struct admin *admin, int fd) {
+    return rpc_has_called(admin->server, fd);
 }
 
 void admin_ready(struct admin *admin, const struct admin_backend *backend) {

@@ -1,4 +1,4 @@
-// The admin server: expertd.admin.v1 on a gRPC server of its own, whose connections come from the admin socket only. It passes an
+// The admin server: expertd.admin.v1 on a gRPC server of its own, whose connections come from the admin address only. It passes an
 // operator's requests to the mover, which makes every decision about placements. One ApplyPlacement call at a time moves experts,
 // on a thread of its own ("admin-move"); everything else runs on the server's one thread.
 #ifndef EXPERTD_DAEMON_ADMIN_ADMIN_H
@@ -13,6 +13,8 @@ struct admin;
 FALLIBLE admin_create(const struct admin_options *options, struct admin **out);
 // Takes ownership of a connected, non-blocking socket, also on error. Any thread.
 FALLIBLE admin_adopt(struct admin *admin, int fd, const char *peer);
+FALLIBLE admin_adopt_tls(struct admin *admin, int fd, const char *peer); // rpc_adopt_tls
+bool admin_has_called(struct admin *admin, int fd);                      // rpc_has_called
 
 void admin_ready(struct admin *admin, const struct admin_backend *backend); // any thread, once
 

@@ -7,15 +7,15 @@
 
 #include "base/err.h"
 #include "daemon/admin/mover.h"
+#include "daemon/grpc/rpc.h"
 #include "expert/model/model.h"
-
-struct rpc_server;
 
 struct admin_options {
     uint64_t (*active)(void *context); // requests in progress, for Drain's answer; on the server's thread
     void (*drain)(void *context);      // a client requested the drain and has its answer; on the server's thread
     void *context;
     struct rpc_server *watcher; // rpc_options.watcher; NULL: the server polls its own sockets
+    struct rpc_tls tls;         // rpc_options.tls, for admin_adopt_tls; without a watcher
 };
 
 // The functions of daemon/admin/mover.h, which tests may replace. mover NULL: the methods that need it are UNIMPLEMENTED.

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "daemon/config/options_address.h"
+#include "daemon/config/options_conflict.h"
 #include "daemon/config/options_defaults.h"
 #include "daemon/config/options_sources.h"
 #include "daemon/config/options_table.h"
+#include "daemon/config/options_transport.h"
 #include "daemon/config/options_value.h"
 
 enum { ORIGIN_MAX = OPTIONS_VALUE_MAX + OPTIONS_NAME_MAX };
@@ -81,18 +83,12 @@ static FALLIBLE apply_all(const struct sources *sources, struct options *out) {
     return OK;
 }
 
-// The error code for two options that contradict each other: a usage error if a flag set one of them.
-static enum expertd_err_code conflict_code(const struct options *options, enum options_key a, enum options_key b) {
-    bool flag = strncmp(options->origins[a], "flag", 4) == 0 || strncmp(options->origins[b], "flag", 4) == 0;
-    return flag ? EXPERTD_ERR_USAGE : EXPERTD_ERR_CONFIG;
-}
-
 static FALLIBLE check_queue(const struct options *options) {
     if (options->max_queue_bytes >= options->max_message_bytes) {
         return OK;
     }
     char queue[OPTIONS_NAME_MAX], message[OPTIONS_NAME_MAX];
-    FAIL(conflict_code(options, OPTION_MAX_QUEUE_BYTES, OPTION_MAX_MESSAGE_BYTES),
+    FAIL(options_conflict_code(options, OPTION_MAX_QUEUE_BYTES, OPTION_MAX_MESSAGE_BYTES),
          "max_queue_bytes is %s (%s), less than max_message_bytes, %s (%s): a message of that size could never be admitted; raise "
          "max_queue_bytes or lower max_message_bytes",
          options_value_text(&OPTIONS_ROWS[OPTION_MAX_QUEUE_BYTES], options, 0, queue), options->origins[OPTION_MAX_QUEUE_BYTES],
@@ -113,7 +109,7 @@ static FALLIBLE check_piece(struct options *options) {
         options->max_piece_tokens = options->max_batch_tokens;
         return set_origin(options, OPTION_MAX_PIECE_TOKENS, "max_batch_tokens");
     }
-    FAIL(conflict_code(options, OPTION_MAX_PIECE_TOKENS, OPTION_MAX_BATCH_TOKENS),
+    FAIL(options_conflict_code(options, OPTION_MAX_PIECE_TOKENS, OPTION_MAX_BATCH_TOKENS),
          "max_piece_tokens is %u (%s), more than max_batch_tokens, %u (%s): a piece is part of a batch; lower max_piece_tokens or "
          "raise max_batch_tokens",
          options->max_piece_tokens, options->origins[OPTION_MAX_PIECE_TOKENS], options->max_batch_tokens,
@@ -138,7 +134,7 @@ static FALLIBLE check_not_companion(const struct options *options, enum options_
     for (size_t i = 0; i < sizeof COMPANIONS / sizeof *COMPANIONS; i++) {
         if ((has_regions || !COMPANIONS[i].needs_regions) && strncmp(address, socket, length) == 0 &&
             strcmp(address + length, COMPANIONS[i].suffix) == 0) {
-            FAIL(conflict_code(options, key, socket_key),
+            FAIL(options_conflict_code(options, key, socket_key),
                  "%s (%s) is %s, which is %s of %s (%s), %s: use another path for one of them", OPTIONS_ROWS[key].name,
                  options->origins[key], address, COMPANIONS[i].description, OPTIONS_ROWS[socket_key].name,
                  options->origins[socket_key], socket);
@@ -161,15 +157,20 @@ static FALLIBLE check_companions(const struct options *options, enum options_key
 static FALLIBLE check_addresses(const struct options *options) {
     for (size_t i = 0; i < options->listen_count; i++) {
         if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
-            FAIL(conflict_code(options, OPTION_LISTEN, OPTION_HTTP),
+            FAIL(options_conflict_code(options, OPTION_LISTEN, OPTION_HTTP),
                  "listen (%s) and http (%s) are both %s: use another port for one of them", options->origins[OPTION_LISTEN],
                  options->origins[OPTION_HTTP], options->http);
         }
         if (strcmp(options->listen[i], options->admin) == 0) {
-            FAIL(conflict_code(options, OPTION_LISTEN, OPTION_ADMIN),
-                 "listen (%s) and admin (%s) are both %s: use another path for one of them", options->origins[OPTION_LISTEN],
+            FAIL(options_conflict_code(options, OPTION_LISTEN, OPTION_ADMIN),
+                 "listen (%s) and admin (%s) are both %s: use another address for one of them", options->origins[OPTION_LISTEN],
                  options->origins[OPTION_ADMIN], options->admin);
         }
+    }
+    if (strcmp(options->admin, options->http) == 0 && options_address_port(options->http) != 0) {
+        FAIL(options_conflict_code(options, OPTION_ADMIN, OPTION_HTTP),
+             "admin (%s) and http (%s) are both %s: use another port for one of them", options->origins[OPTION_ADMIN],
+             options->origins[OPTION_HTTP], options->http);
     }
     for (size_t i = 0; i < options->listen_count; i++) {
         TRY(check_companions(options, OPTION_LISTEN, options->listen[i]));
@@ -180,17 +181,17 @@ static FALLIBLE check_addresses(const struct options *options) {
 static FALLIBLE check_placement(const struct options *options) {
     bool balanced = strcmp(options->placement, "balanced") == 0;
     if (balanced && !options->placement_counts) {
-        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
+        FAIL(options_conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
              "placement is balanced (%s), but placement_counts is not set: set it to the file of row counts per expert",
              options->origins[OPTION_PLACEMENT]);
     }
     if (!balanced && options->replicas) {
-        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_REPLICAS),
+        FAIL(options_conflict_code(options, OPTION_PLACEMENT, OPTION_REPLICAS),
              "replicas is %u (%s), but placement is %s (%s): replicas need placement balanced", options->replicas,
              options->origins[OPTION_REPLICAS], options->placement, options->origins[OPTION_PLACEMENT]);
     }
     if (!balanced && options->placement_counts) {
-        FAIL(conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
+        FAIL(options_conflict_code(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
              "placement_counts is set (%s), but placement is %s (%s), which does not read it: set placement to balanced, or leave "
              "placement_counts out",
              options->origins[OPTION_PLACEMENT_COUNTS], options->placement, options->origins[OPTION_PLACEMENT]);
@@ -200,13 +201,13 @@ static FALLIBLE check_placement(const struct options *options) {
 
 static FALLIBLE check_tuning(const struct options *options) {
     if (strcmp(options->tuning, "cached") == 0 && !options->tuning_cache) {
-        FAIL(conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
+        FAIL(options_conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
              "tuning is cached (%s), but tuning_cache is not set: set it to a file that expertd-bench tune or --tuning tune has "
              "written",
              options->origins[OPTION_TUNING]);
     }
     if (strcmp(options->tuning, "heuristic") == 0 && options->tuning_cache) {
-        FAIL(conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
+        FAIL(options_conflict_code(options, OPTION_TUNING, OPTION_TUNING_CACHE),
              "tuning_cache is set (%s), but tuning is heuristic (%s), which does not read it: set tuning to cached or tune, or "
              "leave "
              "tuning_cache out",
@@ -223,13 +224,13 @@ static FALLIBLE check_numerics(const struct options *options) {
     }
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         if (strcmp(options->kernels, OTHERS[i]) == 0) {
-            FAIL(conflict_code(options, OPTION_NUMERICS, OPTION_KERNELS),
+            FAIL(options_conflict_code(options, OPTION_NUMERICS, OPTION_KERNELS),
                  "numerics is portable (%s), but kernels is %s (%s), which gives other bits: remove one of them",
                  options->origins[OPTION_NUMERICS], options->kernels, options->origins[OPTION_KERNELS]);
         }
     }
     if (strcmp(options->device, "auto") != 0 && strcmp(options->device, "cpu") != 0) {
-        FAIL(conflict_code(options, OPTION_NUMERICS, OPTION_DEVICE),
+        FAIL(options_conflict_code(options, OPTION_NUMERICS, OPTION_DEVICE),
              "numerics is portable (%s), but device is %s (%s), which gives other bits: remove one of them",
              options->origins[OPTION_NUMERICS], options->device, options->origins[OPTION_DEVICE]);
     }
@@ -238,7 +239,7 @@ static FALLIBLE check_numerics(const struct options *options) {
 
 static FALLIBLE check_quantize(const struct options *options) {
     if (options->widen && strcmp(options->quantize, "none") != 0) {
-        FAIL(conflict_code(options, OPTION_WIDEN, OPTION_QUANTIZE),
+        FAIL(options_conflict_code(options, OPTION_WIDEN, OPTION_QUANTIZE),
              "widen is true (%s), but quantize is %s (%s): the one removes quantisation, the other adds it; choose one",
              options->origins[OPTION_WIDEN], options->quantize, options->origins[OPTION_QUANTIZE]);
     }
@@ -271,6 +272,7 @@ static FALLIBLE check_all(struct options *options) {
     TRY(check_addresses(options));
     TRY(check_placement(options));
     TRY(check_tuning(options));
+    TRY(options_check_transport(options));
     if (options->json && !options->inspect) {
         FAIL(EXPERTD_ERR_USAGE, "--json belongs to --inspect");
     }

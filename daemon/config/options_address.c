@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char UNIX[] = "unix:";
 enum { UNIX_LENGTH = sizeof UNIX - 1, HOST_MAX = 253, PORT_GREATEST = 65535, PORT_DIGITS = 5 };
@@ -75,6 +76,35 @@ FALLIBLE options_address_check(const char *address, bool unix_too, enum expertd_
              unix_too ? "unix:PATH or " : "");
     }
     return check_port(address, colon ? colon + 1 : "", code);
+}
+
+static bool is_local_name(const char *host) {
+    static const char NAME[] = "localhost";
+    size_t length = strlen(host), name = sizeof NAME - 1;
+    return length >= name && strcasecmp(host + length - name, NAME) == 0 && (length == name || host[length - name - 1] == '.');
+}
+
+bool options_address_is_local(const char *address) {
+    if (options_unix_path(address)) {
+        return true;
+    }
+    char host[HOST_MAX + 1];
+    const bool bracketed = address[0] == '[';
+    const char *end = strrchr(address, ':');
+    const size_t length = (size_t)(end - address) - (bracketed ? 2 : 0);
+    if (length > HOST_MAX) {
+        return false;
+    }
+    memcpy(host, address + bracketed, length);
+    host[length] = '\0';
+    struct in6_addr v6;
+    struct in_addr v4;
+    if (bracketed) {
+        return inet_pton(AF_INET6, host, &v6) == 1 &&
+               (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET));
+    }
+    // Only the usual form with four numbers: others ("127.1") are left to the resolver, and so count as names.
+    return inet_pton(AF_INET, host, &v4) == 1 ? ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET : is_local_name(host);
 }
 
 unsigned options_address_port(const char *address) {

@@ -18,4 +18,8 @@ FALLIBLE options_address_check(const char *address, bool unix_too, enum expertd_
 // Returns PORT of a checked HOST:PORT, or 0 for unix:PATH.
 unsigned options_address_port(const char *address);
 
+// Whether a checked address is reachable from this machine only: unix:PATH, localhost and names below it, 127.0.0.0/8, [::1]. Other
+// names count as reachable from elsewhere, whatever they resolve to now.
+bool options_address_is_local(const char *address);
+
 #endif

@@ -15,8 +15,14 @@ struct options {
     char *model;                      // required
     char *listen[OPTIONS_LISTEN_MAX]; // unix:PATH or HOST:PORT; the default depends on the environment
     size_t listen_count;
-    char *http;                       // HOST:PORT or "off"
-    char *admin;                      // unix:PATH or "off"
+    char *http;               // HOST:PORT or "off"
+    char *admin;              // unix:PATH, HOST:PORT or "off"
+    char *tls_cert, *tls_key; // files of this daemon's certificate and key: TCP addresses of listen and admin are TLS
+    char *tls_client_ca;      // file of the CA of clients, which then need a certificate
+    char *tls_ca;             // file of the CA of servers that this daemon dials
+    // Patterns of tls_identity.h, separated by commas; NULL: every certificate of the CA. admins: nobody.
+    char *tls_allow_callers, *tls_allow_fronts, *tls_allow_shards, *tls_allow_admins;
+    bool insecure;                    // allow plain TCP beyond the loopback
     uint32_t shards;                  // 1
     uint32_t threads;                 // over all shards; default: the CPUs that this process may use
     enum expertd_dtype compute_dtype; // BF16 or F32; EXPERTD_DTYPE_NONE: derived from the checkpoint

@@ -117,7 +117,7 @@ const char *options_variable(char *const *environment, const char *name) {
 
 // Variables of expertctl and of the tests.
 static bool is_reserved(const char *name) {
-    static const char *const RESERVED[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_"};
+    static const char *const RESERVED[] = {"EXPERTD_ADDRESS=", "EXPERTD_TLS=", "EXPERTD_TLS_SERVER_NAME=", "EXPERTD_TEST_"};
     for (size_t i = 0; i < sizeof RESERVED / sizeof RESERVED[0]; i++) {
         if (strncmp(name, RESERVED[i], strlen(RESERVED[i])) == 0) {
             return true;

@@ -23,7 +23,8 @@ enum { OPTIONS_FILE_MAX = 1 << 20 }; // bytes of a configuration file
 FALLIBLE options_read_flags(int argc, char *const *argv, struct options_settings *out);
 
 // `environment` is NULL-terminated, "NAME=value". An empty value counts as not set. EXPERTD_ERR_CONFIG: an unknown EXPERTD_
-// variable. Ignored: EXPERTD_TEST_* (used by tests), EXPERTD_ADDRESS (used by expertctl), and the variables that Kubernetes sets
+// variable. Ignored: EXPERTD_TEST_* (used by tests), EXPERTD_ADDRESS, EXPERTD_TLS and
+// EXPERTD_TLS_SERVER_NAME (used by expertctl), and the variables that Kubernetes sets
 // for a Service whose name begins with "expertd" (EXPERTD_SERVICE_HOST, EXPERTD_PORT and so on).
 FALLIBLE options_read_environment(char *const *environment, struct options_settings *out);
 

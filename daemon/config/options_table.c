@@ -79,8 +79,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .offset = FIELD(admin),
                       .value = "ADDRESS",
                       .help =
-                          "Socket for expertctl placement and expertctl drain: unix:PATH, or off. Only the daemon's own user and "
-                          "root may connect [default: next to the first Unix socket, expertd-admin.sock next to expertd.sock]."},
+                          "Address for expertctl placement and expertctl drain: unix:PATH, where only the daemon's own user and "
+                          "root may connect; HOST:PORT, for the names in --tls-allow-admins; or off [default: next to the "
+                          "first Unix socket, expertd-admin.sock next to expertd.sock]."},
     [OPTION_ALLOW_UIDS] = {.name = "allow_uids",
                            .type = OPTIONS_UIDS,
                            .offset = FIELD(allow_uids),
@@ -88,6 +89,61 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                            .value = "UIDS",
                            .help = "Users that may connect to the Unix sockets: self (the daemon's own user and root), any, or a "
                                    "comma-separated list of numeric user ids."},
+    [OPTION_TLS_CERT] = {.name = "tls_cert",
+                         .type = OPTIONS_TEXT,
+                         .offset = FIELD(tls_cert),
+                         .value = "FILE",
+                         .help = "PEM file of this daemon's certificate, followed by those that lead to its CA. With it and "
+                                 "--tls-key, every TCP address of --listen and --admin speaks TLS; Unix sockets stay plain. These "
+                                 "files are read again when they change, and no connection is dropped."},
+    [OPTION_TLS_KEY] = {.name = "tls_key",
+                        .type = OPTIONS_TEXT,
+                        .offset = FIELD(tls_key),
+                        .value = "FILE",
+                        .help = "PEM file of the certificate's key, without a passphrase."},
+    [OPTION_TLS_CLIENT_CA] = {.name = "tls_client_ca",
+                              .type = OPTIONS_TEXT,
+                              .offset = FIELD(tls_client_ca),
+                              .value = "FILE",
+                              .help = "PEM file of CA certificates. Clients on TCP then need a certificate of one of them."},
+    [OPTION_TLS_CA] = {.name = "tls_ca",
+                       .type = OPTIONS_TEXT,
+                       .offset = FIELD(tls_ca),
+                       .value = "FILE",
+                       .help = "PEM file of CA certificates that servers are checked against to which this daemon connects."},
+    [OPTION_TLS_ALLOW_CALLERS] = {.name = "tls_allow_callers",
+                                  .type = OPTIONS_IDENTITIES,
+                                  .offset = FIELD(tls_allow_callers),
+                                  .value = "NAMES",
+                                  .help = "Clients that may call expertd.v1, by the DNS names and URIs of their certificates, "
+                                          "separated by commas. In a DNS name, * stands for one complete label "
+                                          "(*.engines.example); in a URI, for one part of the path (spiffe://example/engine/*). "
+                                          "Without it: every client with a certificate of --tls-client-ca. Health checks need no "
+                                          "listed name."},
+    [OPTION_TLS_ALLOW_FRONTS] = {.name = "tls_allow_fronts",
+                                 .type = OPTIONS_IDENTITIES,
+                                 .offset = FIELD(tls_allow_fronts),
+                                 .value = "NAMES",
+                                 .help = "The same for fronts that may use this daemon as a shard."},
+    [OPTION_TLS_ALLOW_SHARDS] = {.name = "tls_allow_shards",
+                                 .type = OPTIONS_IDENTITIES,
+                                 .offset = FIELD(tls_allow_shards),
+                                 .value = "NAMES",
+                                 .help = "Names, as above, one of which the certificate of a shard must have to which this daemon "
+                                         "connects. Without it: the host of the shard's address."},
+    [OPTION_TLS_ALLOW_ADMINS] = {.name = "tls_allow_admins",
+                                 .type = OPTIONS_IDENTITIES,
+                                 .offset = FIELD(tls_allow_admins),
+                                 .value = "NAMES",
+                                 .help = "The same for operators on a TCP address of --admin. Without it: nobody."},
+    [OPTION_INSECURE] = {.name = "insecure",
+                         .type = OPTIONS_BOOL,
+                         .offset = FIELD(insecure),
+                         .fallback = "false",
+                         .value = "[BOOL]",
+                         .help =
+                             "Allow plain text beyond the loopback: TCP addresses of --listen without TLS, and --http, which has "
+                             "neither TLS nor authentication. Otherwise such addresses are refused at the start."},
     [OPTION_DEVICE] =
         {.name = "device",
          .type = OPTIONS_DEVICE,
@@ -443,11 +499,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
 };
 
 const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS] = {
-    {OPTION_MODEL, "Model"},
-    {OPTION_LISTEN, "Addresses"},
-    {OPTION_DEVICE, "Machine"},
-    {OPTION_MAX_MESSAGE_BYTES, "Limits"},
-    {OPTION_DRAIN_TIMEOUT_MS, "Service"},
+    {OPTION_MODEL, "Model"},          {OPTION_LISTEN, "Addresses"},         {OPTION_TLS_CERT, "TLS"},
+    {OPTION_DEVICE, "Machine"},       {OPTION_MAX_MESSAGE_BYTES, "Limits"}, {OPTION_DRAIN_TIMEOUT_MS, "Service"},
     {OPTION_CONFIG, "Configuration"},
 };
 

@@ -17,6 +17,15 @@ enum options_key {
     OPTION_HTTP,
     OPTION_ADMIN,
     OPTION_ALLOW_UIDS,
+    OPTION_TLS_CERT,
+    OPTION_TLS_KEY,
+    OPTION_TLS_CLIENT_CA,
+    OPTION_TLS_CA,
+    OPTION_TLS_ALLOW_CALLERS,
+    OPTION_TLS_ALLOW_FRONTS,
+    OPTION_TLS_ALLOW_SHARDS,
+    OPTION_TLS_ALLOW_ADMINS,
+    OPTION_INSECURE,
     OPTION_DEVICE,
     OPTION_NUMERICS,
     OPTION_KERNELS,
@@ -68,16 +77,17 @@ enum options_type {
     OPTIONS_TEXT,
     OPTIONS_LISTEN,  // a list of unix:PATH | HOST:PORT
     OPTIONS_ADDRESS, // HOST:PORT | off
-    OPTIONS_SOCKET,  // unix:PATH | off
+    OPTIONS_SOCKET,  // unix:PATH | HOST:PORT | off
     OPTIONS_CHOICE,  // one of row.choices
     OPTIONS_DEVICE,
     OPTIONS_DTYPE,
     OPTIONS_LAYERS,
     OPTIONS_UIDS,
-    OPTIONS_NUMBER, // uint32_t
-    OPTIONS_BYTES,  // uint64_t, written as 4096, 64KiB, 64MiB, 1GiB, 1TiB
-    OPTIONS_BOOL,   // true | false; the flag without a value means true
-    OPTIONS_SWITCH, // a flag that takes no value
+    OPTIONS_IDENTITIES, // patterns of tls_identity.h
+    OPTIONS_NUMBER,     // uint32_t
+    OPTIONS_BYTES,      // uint64_t, written as 4096, 64KiB, 64MiB, 1GiB, 1TiB
+    OPTIONS_BOOL,       // true | false; the flag without a value means true
+    OPTIONS_SWITCH,     // a flag that takes no value
 };
 
 // The sources that may set an option. A flag may set every option.
@@ -104,7 +114,7 @@ struct options_group {
     enum options_key first;
     const char *title;
 };
-enum { OPTIONS_GROUPS = 6 };
+enum { OPTIONS_GROUPS = 7 };
 extern const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS];
 
 enum { OPTIONS_NAME_MAX = 64 }; // bytes of a key, flag or variable name, including the terminator

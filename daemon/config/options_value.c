@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "daemon/config/options_address.h"
 #include "expertd/kernels/devices.h"
+#include "proto/tls/tls_identity.h"
 
 static void *field_of(const struct options_row *row, struct options *options) {
     return (char *)options + row->offset;
@@ -212,9 +213,6 @@ static FALLIBLE check_socket(const char *text, enum expertd_err_code code) {
     if (strcmp(text, "off") == 0) {
         return OK;
     }
-    if (!options_unix_path(text)) {
-        FAIL(code, "\"%s\" is not a Unix socket address: write unix:PATH, or off", text);
-    }
     return options_address_check(text, true, code);
 }
 
@@ -230,6 +228,8 @@ static FALLIBLE check_syntax(const struct options_row *row, const char *text, en
         return check_device(text, code);
     case OPTIONS_UIDS:
         return check_uids(text, code);
+    case OPTIONS_IDENTITIES:
+        return tls_identity_check(text, code);
     default:
         return OK;
     }

@@ -7,23 +7,29 @@
 
 #include "base/clock.h"
 #include "daemon/grpc/call.h"
+#include "daemon/grpc/security/identity.h"
 #include "proto/control/control.h"
 
-static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
-    [RPC_DESCRIBE] = "expertd.v1.Experts/Describe",
-    [RPC_FORWARD] = "expertd.v1.Experts/Forward",
-    [RPC_STREAM] = "expertd.v1.Experts/Stream",
-    [RPC_OPEN_REGION] = "expertd.v1.Experts/OpenRegion",
-    [RPC_CLOSE_REGION] = "expertd.v1.Experts/CloseRegion",
-    [RPC_HEALTH_CHECK] = "grpc.health.v1.Health/Check",
-    [RPC_HEALTH_WATCH] = "grpc.health.v1.Health/Watch",
-    [RPC_REFLECT_V1] = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-    [RPC_REFLECT_V1ALPHA] = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-    [RPC_ADMIN_SHOW_PLACEMENT] = "expertd.admin.v1.Admin/ShowPlacement",
-    [RPC_ADMIN_PLAN_PLACEMENT] = "expertd.admin.v1.Admin/PlanPlacement",
-    [RPC_ADMIN_APPLY_PLACEMENT] = "expertd.admin.v1.Admin/ApplyPlacement",
-    [RPC_ADMIN_DRAIN] = "expertd.admin.v1.Admin/Drain",
-    [RPC_ADMIN_GET_LOAD] = "expertd.admin.v1.Admin/GetLoad",
+struct method {
+    const char *name;
+    enum rpc_role role;
+};
+
+static const struct method METHODS[RPC_METHOD_COUNT] = {
+    [RPC_DESCRIBE] = {"expertd.v1.Experts/Describe", RPC_ROLE_CALLER},
+    [RPC_FORWARD] = {"expertd.v1.Experts/Forward", RPC_ROLE_CALLER},
+    [RPC_STREAM] = {"expertd.v1.Experts/Stream", RPC_ROLE_CALLER},
+    [RPC_OPEN_REGION] = {"expertd.v1.Experts/OpenRegion", RPC_ROLE_CALLER},
+    [RPC_CLOSE_REGION] = {"expertd.v1.Experts/CloseRegion", RPC_ROLE_CALLER},
+    [RPC_HEALTH_CHECK] = {"grpc.health.v1.Health/Check", RPC_ROLE_ANY},
+    [RPC_HEALTH_WATCH] = {"grpc.health.v1.Health/Watch", RPC_ROLE_ANY},
+    [RPC_REFLECT_V1] = {"grpc.reflection.v1.ServerReflection/ServerReflectionInfo", RPC_ROLE_CALLER},
+    [RPC_REFLECT_V1ALPHA] = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", RPC_ROLE_CALLER},
+    [RPC_ADMIN_SHOW_PLACEMENT] = {"expertd.admin.v1.Admin/ShowPlacement", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_PLAN_PLACEMENT] = {"expertd.admin.v1.Admin/PlanPlacement", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_APPLY_PLACEMENT] = {"expertd.admin.v1.Admin/ApplyPlacement", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_DRAIN] = {"expertd.admin.v1.Admin/Drain", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_GET_LOAD] = {"expertd.admin.v1.Admin/GetLoad", RPC_ROLE_ADMIN},
 };
 
 static const char *const PLANE_TEXTS[] = {
@@ -37,7 +43,7 @@ static enum rpc_plane plane_of(int method) {
 
 const char *rpc_method_name(enum rpc_method method) {
     INVARIANT((unsigned)method < RPC_METHOD_COUNT);
-    return METHOD_NAMES[method];
+    return METHODS[method].name;
 }
 
 // RPC_METHOD_COUNT: the plane has no method of this path. Paths begin with a slash.
@@ -45,8 +51,8 @@ static int find_method(grpc_slice path, enum rpc_plane plane) {
     const char *text = (const char *)GRPC_SLICE_START_PTR(path);
     size_t length = GRPC_SLICE_LENGTH(path);
     for (int method = 0; method < RPC_METHOD_COUNT; method++) {
-        if (plane_of(method) == plane && length == strlen(METHOD_NAMES[method]) + 1 &&
-            !memcmp(text + 1, METHOD_NAMES[method], length - 1)) {
+        if (plane_of(method) == plane && length == strlen(METHODS[method].name) + 1 &&
+            !memcmp(text + 1, METHODS[method].name, length - 1)) {
             return method;
         }
     }
@@ -71,7 +77,7 @@ static void request_call(struct accept_slot *slot) {
     grpc_metadata_array_init(&slot->metadata);
     TAG_HAND_OVER(&slot->tag);
     grpc_call_error failed = grpc_server_request_call(thread->server->server, &slot->call, &slot->details, &slot->metadata,
-                                                      thread->queue, thread->queue, &slot->tag);
+                                                      thread->queue.queue, thread->queue.queue, &slot->tag);
     INVARIANT(failed == GRPC_CALL_OK);
 }
 
@@ -112,6 +118,16 @@ static void refuse_full(struct accept_slot *slot, int method) {
                                  .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_QUEUE_FULL)});
 }
 
+static void refuse_identity(struct accept_slot *slot, int method) {
+    char text[EXPERTD_ERR_MESSAGE_MAX];
+    identity_refusal(slot->call, METHODS[method].role, text);
+    refuse(slot, method,
+           &(struct proto_error){.grpc_code = GRPC_STATUS_PERMISSION_DENIED,
+                                 .reason = expertd_err_name(EXPERTD_ERR_PERMISSION),
+                                 .message = text,
+                                 .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_PERMISSION)});
+}
+
 // Health/Check does not count against max_calls, so that a full server still answers probes. Admission bounds the checks.
 static bool is_counted(int method) {
     return method != RPC_HEALTH_CHECK;
@@ -122,6 +138,10 @@ static void dispatch(struct accept_slot *slot) {
     int method = find_method(slot->details.method, server->plane);
     if (method == RPC_METHOD_COUNT) {
         refuse_unknown(slot);
+        return;
+    }
+    if (!identity_allowed(slot->call, &server->tls, METHODS[method].role)) {
+        refuse_identity(slot, method);
         return;
     }
     bool counted = is_counted(method);

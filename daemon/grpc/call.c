@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "daemon/grpc/message.h"
+#include "daemon/grpc/security/identity.h"
 #include "daemon/grpc/server_ref.h"
 
 // How long a peer's socket may take no data before its connection is shut down: for the status of a call, and after the call was
@@ -107,7 +107,7 @@ static void release_if_done(struct rpc_call *call) {
         grpc_call_unref(raw);
     }
     if (call->writing) {
-        return; // the body will be reported through thread->freed
+        return; // the body will be reported by its job
     }
     unwatch_stuck(call);
     drop_status(call);
@@ -138,6 +138,11 @@ static void on_close(struct tag *tag, bool ok) {
 
 // ---- reading
 
+static bool body_of(const void *context, const struct wire_parts *message, struct wire_range *body) {
+    const struct rpc_call *call = context;
+    return call->server->handler.body_of(call->method, message, body);
+}
+
 static void on_read(struct tag *tag, bool ok) {
     struct rpc_call *call = TAG_OWNER(tag, struct rpc_call, read_tag);
     grpc_byte_buffer *bytes = call->incoming;
@@ -147,7 +152,12 @@ static void on_read(struct tag *tag, bool ok) {
     struct rpc_buffer *message = NULL;
     err_t e = OK;
     if (bytes && ok) {
-        e = message_gather(call, bytes, &message);
+        struct message_rules rules = {.pool = &call->server->pool,
+                                      .max_bytes = call->server->max_message_bytes,
+                                      .receiver = "this server",
+                                      .body_of = call->server->handler.body_of ? body_of : NULL,
+                                      .context = call};
+        e = message_gather(&rules, bytes, &message);
     } else if (bytes) {
         grpc_byte_buffer_destroy(bytes);
     }
@@ -240,7 +250,7 @@ static void on_write(struct tag *tag, bool ok) {
     call->write_ok = ok;
     grpc_byte_buffer_destroy(call->outgoing);
     call->outgoing = NULL;
-    if (!call->has_body || (atomic_fetch_or(&call->body, BODY_SENT) & BODY_FREED)) {
+    if (message_body_sent(&call->body)) {
         report_written(call);
     }
     if (call->finish_requested && !call->finished && !call->closed) {
@@ -249,7 +259,8 @@ static void on_write(struct tag *tag, bool ok) {
     release_if_done(call);
 }
 
-void call_body_freed(struct rpc_call *call) {
+static void on_body_freed(struct queue_job *job) {
+    struct rpc_call *call = TAG_OWNER(job, struct rpc_call, body.job);
     report_written(call);
     release_if_done(call);
 }
@@ -264,7 +275,10 @@ static void send_message(struct rpc_call *call, const uint8_t *header, size_t he
         return;
     }
     INVARIANT(!call->finished);
-    call->outgoing = message_compose(call, header, header_length, body, body_length, &call->has_body);
+    call->body.thread = &call->thread->queue;
+    call->body.job.run = on_body_freed;
+    call->outgoing = body ? message_compose(&call->body, header, header_length, &(struct rpc_part){body, body_length}, 1)
+                          : message_of_zeros(&call->body, header, header_length, body_length);
     grpc_op ops[3];
     size_t count = add_start(call, ops);
     // WRITE_THROUGH: the batch ends when the socket has taken the message, not when it passed flow control. An answer counts
@@ -370,6 +384,11 @@ enum rpc_method rpc_call_method(const struct rpc_call *call) {
 
 const char *rpc_call_peer(const struct rpc_call *call) {
     return call->peer;
+}
+
+const char *rpc_call_identity(const struct rpc_call *call, char out[RPC_IDENTITY_MAX]) {
+    out[0] = '\0';
+    return call->call ? identity_text(call->call, out) : out;
 }
 
 bool rpc_call_open(const struct rpc_call *call) {

@@ -12,8 +12,6 @@ struct call_start {
 };
 // refusal NULL: the handler's `opened` gets the call. Otherwise the call ends with this status, and the handler never sees it.
 void call_begin(struct rpc_thread *thread, const struct call_start *start, const struct rpc_status *refusal);
-// Reports the write whose body was freed after its batch.
-void call_body_freed(struct rpc_call *call);
 // Completes the read or write that was requested after `closed`.
 void call_answer_late(struct rpc_call *call);
 

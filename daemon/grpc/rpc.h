@@ -14,6 +14,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "daemon/grpc/message/rpc_buffer.h"
+#include "daemon/grpc/security/rpc_tls.h"
 #include "proto/wire/wire_parts.h"
 
 enum rpc_method {
@@ -44,14 +46,6 @@ enum { RPC_PEER_MAX = 80, RPC_THREADS_MAX = 16 };
 
 // ---- messages
 
-// One complete message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release. The bytes of its body (see
-// `body_of`) are undefined until rpc_buffer_fill: the transport still holds them.
-struct rpc_buffer {
-    uint8_t *data; // 64-byte aligned
-    size_t length, capacity;
-};
-void rpc_buffer_fill(struct rpc_buffer *buffer); // copies the body from the transport's memory
-void rpc_buffer_drop(struct rpc_buffer *buffer); // the body is not needed: the transport frees it
 // Any thread: take and release. A buffer for an answer, from the same pool; contents undefined. NULL: no memory.
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length);
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
@@ -103,6 +97,7 @@ struct rpc_options {
     // when all of it has arrived, so nothing else bounds a peer that announces 4 GB. Above the bound, gRPC resets streams of any
     // peer until the memory is below it.
     uint64_t max_transport_bytes;
+    struct rpc_tls tls; // not with a watcher
 };
 
 // The memory that gRPC's connections may use with these options, mostly for messages being received.
@@ -115,6 +110,12 @@ FALLIBLE rpc_start(struct rpc_server *server);
 // address. `peer` becomes the connection's name (rpc_call_peer); it is copied, at most RPC_PEER_MAX - 1 bytes, and unique among
 // open connections. Any thread, after rpc_start.
 FALLIBLE rpc_adopt(struct rpc_server *server, int fd, const char *peer);
+// The same for a TCP socket on which gRPC does a TLS handshake first. `peer` is "ipv4:127.0.0.1:40214" or "ipv6:[::1]:40214": the
+// address of the socket's peer. gRPC closes the connection if the handshake and the HTTP/2 settings take longer than
+// RPC_HANDSHAKE_MS. One thread at a time.
+FALLIBLE rpc_adopt_tls(struct rpc_server *server, int fd, const char *peer);
+// Whether a call has arrived on this adopted, open socket. Any thread.
+bool rpc_has_called(struct rpc_server *server, int fd);
 
 // Calls refused so far because max_calls were open. Any thread.
 uint64_t rpc_calls_refused(struct rpc_server *server);
@@ -133,7 +134,10 @@ void rpc_destroy(struct rpc_server *server);    // after `done`; joins the threa
 void *rpc_call_data(const struct rpc_call *call);
 enum rpc_method rpc_call_method(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214": the name given to rpc_adopt
-bool rpc_call_open(const struct rpc_call *call);        // not closed, and no status sent
+// Writes the DNS names and URIs of the client's checked certificate, "spiffe://example/engine/7,engine-7.example", as far as they
+// fit, and returns `out`. "": the client has no certificate, or the connection is not TLS. The names are printable.
+const char *rpc_call_identity(const struct rpc_call *call, char out[RPC_IDENTITY_MAX]);
+bool rpc_call_open(const struct rpc_call *call); // not closed, and no status sent
 
 // Requests the next message. One at a time. After `closed`, `message` reports NULL.
 void rpc_read(struct rpc_call *call);

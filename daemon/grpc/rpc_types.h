@@ -7,13 +7,12 @@
 #include <grpc/grpc_security.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "daemon/grpc/message/message.h"
 #include "daemon/grpc/peers.h"
-#include "daemon/grpc/pool.h"
 #include "daemon/grpc/rpc.h"
-#include "daemon/grpc/tag.h"
+#include "daemon/grpc/security/credentials.h"
 
 enum {
     ACCEPTS_PER_THREAD = 32, // calls requested from gRPC in advance, so that a burst of new calls does not wait
@@ -30,10 +29,6 @@ struct accept_slot {
     grpc_call_details details;
     grpc_metadata_array metadata;
 };
-
-// A large body is passed to gRPC by reference. gRPC may read it until it drops the last slice of it, which can happen on any of its
-// threads, before or after the tag of the write comes back. Each of the two events sets its bit; the second one reports `written`.
-enum { BODY_SENT = 1, BODY_FREED = 2 };
 
 struct rpc_call {
     struct rpc_server *server;
@@ -62,43 +57,31 @@ struct rpc_call {
     int64_t stuck_at_ns; // the connection is shut down if the call has not ended by then
 
     grpc_byte_buffer *incoming, *outgoing;
-    bool has_body;    // the outgoing message holds a body by reference
-    atomic_uint body; // BODY_* bits
+    struct sent_body body;
     // The status, valid until its batch is back.
     grpc_status_code status_code;
     grpc_slice status_message;
     grpc_metadata trailing[2];
     size_t trailing_count;
 
-    struct rpc_call *next_freed; // on thread->freed
-    struct rpc_call *next_late;  // on thread->late
+    struct rpc_call *next_late; // on thread->late
     LIST_ENTRY(rpc_call) stuck_link;
     struct rpc_call *next_idle; // on thread->idle
 };
 
 // One completion queue, and the thread that owns the queue and its calls.
 struct rpc_thread {
+    struct queue_thread queue;
     struct rpc_server *server;
     unsigned index;
-    grpc_completion_queue *queue;
-    pthread_t id;
-    bool running; // started and not joined
+    char name[16];
     struct accept_slot accepts[ACCEPTS_PER_THREAD];
-
-    // wake.h
-    grpc_call *wake_call;
-    struct tag wake_tag;
-    atomic_bool wake_posted; // wake_tag is in the queue: another wake has nothing to do
-
-    _Atomic(struct rpc_call *) freed; // calls whose body was freed after the write's tag; pushed by any thread, emptied by this one
     // Only this thread reads and writes the fields below.
     struct rpc_call *late, *idle;
     unsigned idle_count;
     LIST_HEAD(, rpc_call) stuck; // calls that have until stuck_at_ns to end
     int64_t next_stuck_ns;       // not later than the first stuck_at_ns
-    int64_t due_ns;              // latest planned end of the queue's wait
-    bool ticking, tick_due;
-    bool waiting; // in grpc_completion_queue_next, which only a tag ends
+    bool ticking;
     int64_t next_tick_ns;
 };
 
@@ -114,8 +97,11 @@ struct rpc_server {
     struct peers peers;
 
     grpc_server *server;
-    grpc_server_credentials *credentials;
-    grpc_channel *lame_channel; // of the wake calls
+    grpc_server_credentials *credentials; // of rpc_adopt
+    struct rpc_tls tls;
+    struct server_certificates certificates;
+    void *external;            // external_acceptor.h; NULL without TLS
+    pthread_mutex_t tls_mutex; // held while a socket is passed to `external`, which ends when `stopping` is set
     struct rpc_thread threads[RPC_THREADS_MAX];
     unsigned thread_count;
     bool started;

@@ -1,21 +1,19 @@
 // The rpc_* functions of a server: create, start, adopt a socket, shut down, destroy.
 #include <errno.h>
 #include <grpc/grpc_posix.h>
-#include <grpc/support/time.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/grpc/accept.h"
+#include "daemon/grpc/queue/backup_poll.h"
+#include "daemon/grpc/queue/tuning.h"
+#include "daemon/grpc/security/external_acceptor.h"
 #include "daemon/grpc/server_ref.h"
 #include "daemon/grpc/thread.h"
-#include "daemon/grpc/tuning.h"
-#include "daemon/grpc/wake.h"
 
 // The bounds of gRPC's resource quota: TRANSPORT_BYTES_MIN is space for connections and metadata without any message.
 enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20 };
-enum { BACKUP_POLL_WAIT_MS = 1000 };
 
 static void on_shutdown(struct tag *tag, bool ok) {
     (void)ok;
@@ -35,8 +33,24 @@ static void create_server(struct rpc_server *server, const struct rpc_options *o
     grpc_resource_quota_resize(quota, rpc_transport_bytes(options));
     struct tuning tuning;
     grpc_channel_args args = tuning_server_args(&tuning, server->max_calls, quota);
+    tuning.args[args.num_args++] = external_acceptor_arg(&server->external);
     server->server = grpc_server_create(&args, NULL);
     grpc_resource_quota_unref(quota); // the server holds it
+}
+
+static FALLIBLE listen_tls(struct rpc_server *server) {
+    if (!server->tls.store) {
+        return OK;
+    }
+    server->certificates = (struct server_certificates){.store = server->tls.store};
+    grpc_server_credentials *credentials = credentials_of_server(&server->certificates);
+    bool listens = external_acceptor_listen(server->server, credentials, &server->external);
+    grpc_server_credentials_release(credentials);
+    if (!listens) {
+        FAIL(EXPERTD_ERR_CONFIG,
+             "gRPC does not take the certificate, key or CA of the TLS files: --log-level debug shows its reason");
+    }
+    return OK;
 }
 
 static err_t create_parts(struct rpc_server *server, const struct rpc_options *options) {
@@ -46,12 +60,11 @@ static err_t create_parts(struct rpc_server *server, const struct rpc_options *o
     }
     create_server(server, options);
     server->credentials = grpc_insecure_server_credentials_create();
-    server->lame_channel = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "only for waking a queue");
     for (unsigned i = 0; i < server->thread_count; i++) {
         TRY(thread_init(&server->threads[i], server, i));
-        grpc_server_register_completion_queue(server->server, server->threads[i].queue, NULL);
+        grpc_server_register_completion_queue(server->server, server->threads[i].queue.queue, NULL);
     }
-    return OK;
+    return listen_tls(server);
 }
 
 err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
@@ -66,6 +79,9 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     server->handler = *options->handler;
     server->plane = options->plane;
     server->is_watched = options->watcher != NULL;
+    INVARIANT(!options->watcher || !options->tls.store); // an external listener needs sockets that its own threads poll
+    server->tls = options->tls;
+    pthread_mutex_init(&server->tls_mutex, NULL);
     peers_init(&server->peers);
     server->max_message_bytes = options->max_message_bytes;
     server->max_calls = options->max_calls;
@@ -89,7 +105,7 @@ err_t rpc_start(struct rpc_server *server) {
         accept_start(&server->threads[i]);
     }
     for (unsigned i = 0; i < server->thread_count; i++) {
-        TRY(thread_start(&server->threads[i]));
+        TRY(queue_thread_start(&server->threads[i].queue));
     }
     return OK;
 }
@@ -108,21 +124,62 @@ err_t rpc_adopt(struct rpc_server *server, int fd, const char *peer) {
     return OK;
 }
 
+FALLIBLE rpc_adopt_tls(struct rpc_server *server, int fd, const char *peer) {
+    err_t e = peers_set(&server->peers, fd, peer);
+    if (err_is(e)) {
+        close(fd);
+        return e;
+    }
+    pthread_mutex_lock(&server->tls_mutex);
+    bool stopping = atomic_load(&server->stopping);
+    if (!stopping) {
+        external_acceptor_handle(server->external, fd);
+    }
+    pthread_mutex_unlock(&server->tls_mutex);
+    if (stopping) {
+        close(fd);
+        FAIL(EXPERTD_ERR_DRAINING, "the server is shutting down");
+    }
+    return OK;
+}
+
+bool rpc_has_called(struct rpc_server *server, int fd) {
+    return peers_has_called(&server->peers, fd);
+}
+
+FALLIBLE rpc_borrow_memory(struct rpc_server *server, void *memory, size_t bytes) {
+    return pool_borrow_memory(&server->pool, memory, bytes);
+}
+
+void rpc_return_memory(struct rpc_server *server) {
+    pool_return_memory(&server->pool);
+}
+
+struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
+    return pool_take(&server->pool, length);
+}
+
+void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer) {
+    message_release(&server->pool, buffer);
+}
+
 uint64_t rpc_calls_refused(struct rpc_server *server) {
     return atomic_load(&server->refused_calls);
 }
 
 void rpc_wake(struct rpc_server *server, unsigned thread) {
     INVARIANT(thread < server->thread_count);
-    wake_thread(&server->threads[thread]);
+    queue_thread_wake(&server->threads[thread].queue);
 }
 
 void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context) {
+    pthread_mutex_lock(&server->tls_mutex);
     INVARIANT(!atomic_exchange(&server->stopping, true));
+    pthread_mutex_unlock(&server->tls_mutex);
     server->done = done;
     server->done_context = context;
     TAG_HAND_OVER(&server->shutdown_tag);
-    grpc_server_shutdown_and_notify(server->server, server->threads[0].queue, &server->shutdown_tag);
+    grpc_server_shutdown_and_notify(server->server, server->threads[0].queue.queue, &server->shutdown_tag);
 }
 
 void rpc_cancel_all(struct rpc_server *server) {
@@ -132,14 +189,14 @@ void rpc_cancel_all(struct rpc_server *server) {
 static bool is_running(const struct rpc_server *server) {
     bool running = true;
     for (unsigned i = 0; i < server->thread_count; i++) {
-        running = running && server->threads[i].running;
+        running = running && server->threads[i].queue.running;
     }
     return running;
 }
 
 // Also for a server whose creation or start failed: its queues are emptied by thread_stop.
 static void stop_server(struct rpc_server *server) {
-    if (!server->server || !server->threads[0].queue) {
+    if (!server->server || !server->threads[0].queue.queue) {
         return;
     }
     if (!atomic_load(&server->stopping)) {
@@ -150,59 +207,13 @@ static void stop_server(struct rpc_server *server) {
     }
 }
 
-// ---- the end of gRPC's backup poller
-//
-// After large writes a thread of gRPC polls the process's epoll set for ten seconds at a time, and grpc_shutdown waits for it: one
-// rpc_destroy in ten took that long. An event on any descriptor of gRPC ends the wait. end_backup_poll causes such an event: it
-// closes the other end of a connection and waits until a call on that connection fails. The poller has been woken by then.
-
-static void fail_a_call(grpc_channel *channel, grpc_completion_queue *queue, int other_end) {
-    grpc_metadata_array initial, trailing;
-    grpc_metadata_array_init(&initial);
-    grpc_metadata_array_init(&trailing);
-    grpc_status_code status;
-    grpc_slice details = grpc_empty_slice();
-    grpc_call *call = grpc_channel_create_call(
-        channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, grpc_slice_from_static_string("/nudge"), NULL,
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(BACKUP_POLL_WAIT_MS, GPR_TIMESPAN)), NULL);
-    const grpc_op ops[] = {
-        {.op = GRPC_OP_SEND_INITIAL_METADATA},
-        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &initial},
-        {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-         .data.recv_status_on_client = {.trailing_metadata = &trailing, .status = &status, .status_details = &details}}};
-    grpc_call_error failed = grpc_call_start_batch(call, ops, sizeof ops / sizeof ops[0], call, NULL);
-    close(other_end); // after the batch's write, which would otherwise detect it before the poller does
-    INVARIANT(failed == GRPC_CALL_OK);
-    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL); // bounded by the call's deadline
-    grpc_slice_unref(details);
-    grpc_metadata_array_destroy(&initial);
-    grpc_metadata_array_destroy(&trailing);
-    grpc_call_unref(call);
-}
-
-static void end_backup_poll(void) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends)) {
-        return; // no descriptor left: grpc_shutdown may take ten seconds
-    }
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create_from_fd("nudge", ends[0], credentials, NULL); // owns ends[0]
-    grpc_completion_queue *queue = grpc_completion_queue_create_for_next(NULL);
-    fail_a_call(channel, queue, ends[1]);
-    grpc_channel_destroy(channel);
-    grpc_channel_credentials_release(credentials);
-    grpc_completion_queue_shutdown(queue);
-    grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    grpc_completion_queue_destroy(queue);
-}
-
 void rpc_destroy(struct rpc_server *server) {
     if (!server) {
         return;
     }
     stop_server(server);
     for (unsigned i = 0; i < server->thread_count; i++) {
-        thread_stop(&server->threads[i]);
+        queue_thread_stop(&server->threads[i].queue);
     }
     if (server->server) {
         grpc_server_destroy(server->server);
@@ -210,16 +221,14 @@ void rpc_destroy(struct rpc_server *server) {
     for (unsigned i = 0; i < server->thread_count; i++) {
         thread_deinit(&server->threads[i]);
     }
-    if (server->lame_channel) {
-        grpc_channel_destroy(server->lame_channel);
-    }
     if (server->credentials) {
         grpc_server_credentials_release(server->credentials);
     }
     pool_deinit(&server->pool);
     peers_deinit(&server->peers);
+    pthread_mutex_destroy(&server->tls_mutex);
     sem_destroy(&server->shut_down);
-    end_backup_poll();
+    backup_poll_end();
     grpc_shutdown();
     free(server);
 }

@@ -17,6 +17,7 @@ enum {
     SCAN_MS = 20,           // least time between two scans for closed connections
     PAUSE_MS = 100,         // after an error that accepting again at once would repeat
     HANDLES = 3,            // of the acceptor itself
+    SOURCES = 64,           // classes of hosts, for choosing an unproven connection
     LOG_TEXT_MAX = 256
 };
 
@@ -32,6 +33,9 @@ struct active_connection {
     int fd;
     dev_t device;
     ino_t inode;
+    unsigned source;
+    bool is_proven;
+    int64_t unproven_until_ns;
 };
 
 // A connection whose peer has not sent data.
@@ -55,8 +59,10 @@ struct acceptor {
     struct log_throttle failure_log, full_log;
     TAILQ_HEAD(, silent_connection) silent; // the oldest first
     unsigned silent_count;
-    struct active_connection *connections; // [max_connections], those found open by the last scan
+    struct active_connection *connections; // [max_connections], those found open by the last scan; the oldest first
     unsigned connection_count;
+    struct active_connection *closing; // [closing_max], unproven ones that were shut down and that their owner has not closed yet
+    unsigned closing_count, closing_max;
     int64_t next_scan_ns;
     unsigned long turned_away;
 };
@@ -94,11 +100,16 @@ static void log_accept_failed(struct acceptor *acceptor, int cause) {
 
 // ---- memory
 
+static void free_acceptor(struct acceptor *acceptor) {
+    free(acceptor->connections);
+    free(acceptor->closing);
+    free(acceptor->name);
+    free(acceptor);
+}
+
 static void handle_closed(struct acceptor *acceptor) {
     if (--acceptor->handles == 0) {
-        free(acceptor->connections);
-        free(acceptor->name);
-        free(acceptor);
+        free_acceptor(acceptor);
     }
 }
 
@@ -167,14 +178,20 @@ void acceptor_hang_up(struct acceptor *acceptor) {
     }
 }
 
-static void scan_connections(struct acceptor *acceptor) {
+// Removes those that their owner has closed. Returns the number of the others.
+static unsigned scan(struct active_connection *connections, unsigned count) {
     unsigned open = 0;
-    for (unsigned i = 0; i < acceptor->connection_count; i++) {
-        if (is_open(&acceptor->connections[i])) {
-            acceptor->connections[open++] = acceptor->connections[i];
+    for (unsigned i = 0; i < count; i++) {
+        if (is_open(&connections[i])) {
+            connections[open++] = connections[i];
         }
     }
-    acceptor->connection_count = open;
+    return open;
+}
+
+static void scan_connections(struct acceptor *acceptor) {
+    acceptor->connection_count = scan(acceptor->connections, acceptor->connection_count);
+    acceptor->closing_count = scan(acceptor->closing, acceptor->closing_count);
 }
 
 static bool is_full(const struct acceptor *acceptor) {
@@ -194,6 +211,53 @@ static bool close_oldest_silent(struct acceptor *acceptor) {
     return true;
 }
 
+static bool is_unproven(const struct acceptor *acceptor, struct active_connection *connection, int64_t now_ns) {
+    if (connection->is_proven || now_ns >= connection->unproven_until_ns) {
+        return false;
+    }
+    connection->is_proven = acceptor->options.is_proven(acceptor->options.context, connection->fd);
+    return !connection->is_proven;
+}
+
+// The oldest unproven connection of the source with the most; connection_count: there is none.
+static unsigned find_unproven(struct acceptor *acceptor) {
+    unsigned counts[SOURCES] = {0}, most = 0, found = acceptor->connection_count;
+    int64_t now_ns = clock_now_ns();
+    for (unsigned i = 0; i < acceptor->connection_count; i++) {
+        if (is_unproven(acceptor, &acceptor->connections[i], now_ns)) {
+            unsigned count = ++counts[acceptor->connections[i].source % SOURCES];
+            most = count > most ? count : most;
+        }
+    }
+    for (unsigned i = 0; most > 0 && i < acceptor->connection_count && found == acceptor->connection_count; i++) {
+        struct active_connection *connection = &acceptor->connections[i];
+        found = counts[connection->source % SOURCES] == most && is_unproven(acceptor, connection, now_ns) ? i : found;
+    }
+    return found;
+}
+
+// Shuts an unproven connection down; its owner closes it. Connections in that state are bounded too, since they have descriptors.
+// The owner may close the connection between is_open and shutdown, and the number may then be that of a socket which another thread
+// opened in between: such a connection fails, and is made anew like any that failed. False: there is none.
+static bool close_unproven(struct acceptor *acceptor) {
+    if (acceptor->options.unproven_ns == 0 || acceptor->closing_count == acceptor->closing_max) {
+        return false;
+    }
+    unsigned found = find_unproven(acceptor);
+    if (found == acceptor->connection_count) {
+        return false;
+    }
+    struct active_connection *connection = &acceptor->connections[found];
+    if (is_open(connection)) {
+        shutdown(connection->fd, SHUT_RDWR);
+        acceptor->turned_away++;
+        acceptor->closing[acceptor->closing_count++] = *connection;
+    }
+    acceptor->connection_count--;
+    memmove(connection, connection + 1, (acceptor->connection_count - found) * sizeof *connection);
+    return true;
+}
+
 // False: no connection can be added. Scans at most once in SCAN_MS, so a flood of connections does not scan for each one.
 static bool ensure_capacity(struct acceptor *acceptor) {
     int64_t now_ns = clock_now_ns();
@@ -205,22 +269,29 @@ static bool ensure_capacity(struct acceptor *acceptor) {
         return true;
     }
     warn_full(acceptor);
-    return close_oldest_silent(acceptor);
+    return close_oldest_silent(acceptor) || close_unproven(acceptor);
 }
 
 // ---- accepting
 
 static void hand_over(struct acceptor *acceptor, int fd) {
+    const struct acceptor_options *options = &acceptor->options;
     struct stat st;
     if (fstat(fd, &st) != 0) {
         close(fd);
         return;
     }
-    if (acceptor->options.max_connections > 0) {
-        INVARIANT(acceptor->connection_count < acceptor->options.max_connections);
-        acceptor->connections[acceptor->connection_count++] = (struct active_connection){fd, st.st_dev, st.st_ino};
+    if (options->max_connections > 0) {
+        INVARIANT(acceptor->connection_count < options->max_connections);
+        acceptor->connections[acceptor->connection_count++] = (struct active_connection){
+            .fd = fd,
+            .device = st.st_dev,
+            .inode = st.st_ino,
+            .source = options->source ? options->source(options->context, fd) : 0,
+            .unproven_until_ns = options->unproven_ns ? clock_add_ns(clock_now_ns(), options->unproven_ns) : 0,
+        };
     }
-    acceptor->options.accepted(acceptor->options.context, fd);
+    options->accepted(options->context, fd);
 }
 
 static void on_first_bytes(uv_poll_t *poll, int status, int events) {
@@ -345,7 +416,9 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
 static FALLIBLE reserve(struct acceptor *acceptor, const struct acceptor_options *options) {
     acceptor->name = strdup(options->name);
     acceptor->connections = calloc((size_t)options->max_connections + 1, sizeof *acceptor->connections);
-    if (!acceptor->name || !acceptor->connections) {
+    acceptor->closing_max = options->max_connections / 4 + 1;
+    acceptor->closing = calloc(acceptor->closing_max, sizeof *acceptor->closing);
+    if (!acceptor->name || !acceptor->connections || !acceptor->closing) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a listener of %u connections", options->max_connections);
     }
     int result = uv_poll_init(acceptor->loop, &acceptor->poll, acceptor->fd);
@@ -370,9 +443,7 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
     err_t e = reserve(acceptor, options);
     if (err_is(e)) {
         close(fd);
-        free(acceptor->connections);
-        free(acceptor->name);
-        free(acceptor);
+        free_acceptor(acceptor);
         return e;
     }
     acceptor->spare = open_spare(); // -1: drop_one_connection tries again
@@ -418,5 +489,6 @@ struct acceptor_counts acceptor_counts(struct acceptor *acceptor) {
         return (struct acceptor_counts){0};
     }
     scan_connections(acceptor);
-    return (struct acceptor_counts){acceptor->connection_count + acceptor->silent_count, acceptor->turned_away};
+    unsigned open = acceptor->connection_count + acceptor->closing_count + acceptor->silent_count;
+    return (struct acceptor_counts){open, acceptor->turned_away};
 }

@@ -2,9 +2,12 @@
 // no data. Loop thread only.
 //
 // A connection is silent until its peer has sent data; then it is handed over. A silent connection is closed after silent_ns. At
-// the connection limit, a new connection replaces the oldest silent one; if no connection is silent, the new one is closed. The
-// same happens when the process has no descriptor left: a spare descriptor is reserved for accepting and closing the new
-// connection. So no connection waits in the backlog without limit, and accepting resumes by itself.
+// the connection limit, a new connection replaces the oldest silent one; if no connection is silent, an unproven one; otherwise the
+// new one is closed. Unproven is, on listeners with unproven_ns, a connection that was handed over less than unproven_ns ago and of
+// which its owner has had no call: it may be a handshake that its peer never ends. Among these, the oldest of the source with the
+// most is replaced, so that one host cannot displace the others. The same happens when the process has no descriptor left (of
+// silent connections only): a spare descriptor is reserved for accepting and closing the new connection. So no connection waits in
+// the backlog without limit, and accepting resumes by itself.
 #ifndef EXPERTD_DAEMON_LISTEN_ACCEPTOR_H
 #define EXPERTD_DAEMON_LISTEN_ACCEPTOR_H
 
@@ -25,6 +28,10 @@ struct acceptor_options {
     int64_t silent_ns;                       // time limit of a silent connection; 0: ACCEPTOR_SILENT_NS
     bool (*admits)(void *context, int fd);   // false: the connection is closed; the callee logs why. NULL: admits all
     void (*accepted)(void *context, int fd); // a connected, non-blocking, close-on-exec socket, owned by the callee
+    // The following are NULL and 0 on listeners without unproven connections.
+    int64_t unproven_ns;
+    bool (*is_proven)(void *context, int fd);  // whether the owner has had a call on this connection
+    unsigned (*source)(void *context, int fd); // a hash of the peer's host
     void *context;
 };
 

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,16 +25,23 @@ struct tcp_listener {
 
 // ---- peers
 
+union socket_address {
+    struct sockaddr_in6 v6; // the largest
+    struct sockaddr_in v4;
+    struct sockaddr any;
+};
+
+static bool address_of_peer(int fd, union socket_address *out) {
+    socklen_t length = sizeof *out;
+    *out = (union socket_address){0};
+    return getpeername(fd, &out->any, &length) == 0; // false: the peer has already disconnected
+}
+
 static bool peer_of(int fd, char out[PEER_MAX]) {
-    union {
-        struct sockaddr_in6 v6; // the largest
-        struct sockaddr_in v4;
-        struct sockaddr any;
-    } peer = {0};
-    socklen_t length = sizeof peer;
+    union socket_address peer;
     char host[INET6_ADDRSTRLEN];
-    if (getpeername(fd, &peer.any, &length) != 0) {
-        return false; // the peer has already disconnected
+    if (!address_of_peer(fd, &peer)) {
+        return false;
     }
     bool is_v6 = peer.any.sa_family == AF_INET6, mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr);
     if (is_v6 && !mapped) {
@@ -47,7 +55,33 @@ static bool peer_of(int fd, char out[PEER_MAX]) {
     return true;
 }
 
-// The socket becomes readable only with the complete HTTP/2 preface, so a peer that sent a part of it counts as silent.
+// Equal for connections of one IPv4 address, and of one /64 of IPv6, which is what one host or household gets.
+static unsigned source_of(void *context, int fd) {
+    (void)context;
+    union socket_address peer;
+    if (!address_of_peer(fd, &peer)) {
+        return 0;
+    }
+    bool is_v6 = peer.any.sa_family == AF_INET6, mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr);
+    uint32_t words[2] = {0};
+    if (is_v6) {
+        memcpy(words, peer.v6.sin6_addr.s6_addr + (mapped ? 8 : 0), sizeof words);
+    } else {
+        memcpy(words, &peer.v4.sin_addr, sizeof words[0]);
+    }
+    uint32_t hash = words[0] ^ words[1] * 0x9e3779b1u; // then MurmurHash3's finaliser: every bit reaches the lowest ones
+    hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+    hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+    return hash ^ hash >> 16;
+}
+
+static bool is_proven(void *context, int fd) {
+    struct tcp_listener *listener = context;
+    return listener->options.is_proven(listener->options.context, fd);
+}
+
+// The socket becomes readable only with the 24 bytes of the HTTP/2 preface, or as many of a TLS record, so a peer that sent fewer
+// counts as silent.
 static bool admits(void *context, int fd) {
     int bytes = PREFACE_BYTES;
     (void)context;
@@ -83,6 +117,9 @@ static FALLIBLE watch_all(struct tcp_listener *listener, const int *fds, size_t 
                                       .max_connections = each > 0 ? each : 1,
                                       .admits = admits,
                                       .accepted = on_accepted,
+                                      .unproven_ns = options->unproven_ns,
+                                      .is_proven = options->is_proven ? is_proven : NULL,
+                                      .source = options->unproven_ns ? source_of : NULL,
                                       .context = listener};
     err_t e = OK;
     for (size_t i = 0; i < count; i++) {

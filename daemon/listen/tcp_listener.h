@@ -1,5 +1,5 @@
 // Listens on a TCP port, on every address of a host, with an acceptor (acceptor.h) for each address. A connection is handed over
-// once the 24 bytes of the HTTP/2 preface have arrived. Loop thread only.
+// once 24 bytes have arrived: the HTTP/2 preface, or the beginning of a TLS handshake. Loop thread only.
 #ifndef EXPERTD_DAEMON_LISTEN_TCP_LISTENER_H
 #define EXPERTD_DAEMON_LISTEN_TCP_LISTENER_H
 
@@ -14,6 +14,9 @@ struct tcp_listener_options {
     unsigned max_connections; // over all addresses of the host
     // A connected, non-blocking, close-on-exec socket, owned by the callee; peer: "ipv4:127.0.0.1:40214", "ipv6:[::1]:40214".
     void (*accepted)(void *context, int fd, const char *peer);
+    // For connections with a handshake: as in struct acceptor_options. 0 and NULL: none.
+    int64_t unproven_ns;
+    bool (*is_proven)(void *context, int fd);
     void *context;
 };
 

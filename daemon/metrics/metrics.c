@@ -339,6 +339,14 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
     }
 }
 
+static void put_certificate(const struct metrics_gauges *gauges, FILE *out) {
+    if (gauges->has_certificate) {
+        put_family(out, "tls_certificate_expires_seconds", "gauge",
+                   "Seconds until the TLS certificate in use expires; negative after that.");
+        fprintf(out, "expertd_tls_certificate_expires_seconds %" PRId64 "\n", gauges->certificate_left_s);
+    }
+}
+
 void metrics_batch_ahead(struct metrics *metrics) {
     add(&metrics->batches_ahead, 1);
 }
@@ -373,6 +381,7 @@ static void put_refused(const struct metrics_gauges *gauges, FILE *out) {
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out) {
     put_build_info(metrics, out);
     put_gauges(gauges, out);
+    put_certificate(gauges, out);
     put_exchange(gauges, out);
     put_ahead(metrics, out);
     put_refused(gauges, out);

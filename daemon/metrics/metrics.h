@@ -55,6 +55,8 @@ struct metrics_gauges {
     uint64_t open_streams, read_slots;   // in use
     const struct metrics_count *refused; // [num_refused]
     size_t num_refused;
+    bool has_certificate;
+    int64_t certificate_left_s; // until the TLS certificate expires; negative afterwards
 };
 // Appends the exposition text to `out` (a memory stream).
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out);

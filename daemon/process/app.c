@@ -186,6 +186,8 @@ static void close_loop(struct app *app) {
     app->http = NULL;
     region_socket_stop(app->region_socket);
     app->region_socket = NULL;
+    tls_watch_stop(app->tls_watch);
+    app->tls_watch = NULL;
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
         unix_listener_stop(app->listeners.on_unix[i]);
         tcp_listener_stop(app->listeners.on_tcp[i]);
@@ -228,6 +230,8 @@ static void stop_listening(struct app *app) {
     }
     unix_listener_stop(app->admin_listener);
     app->admin_listener = NULL;
+    tcp_listener_stop(app->admin_tcp_listener);
+    app->admin_tcp_listener = NULL;
 }
 
 void app_begin_drain(struct app *app, int exit_code) {

@@ -20,6 +20,7 @@
 #include "daemon/serve/health.h"
 #include "daemon/serve/service.h"
 #include "daemon/status/status.h"
+#include "daemon/tls/tls_watch.h"
 
 enum app_phase {
     APP_LOADING,
@@ -42,6 +43,8 @@ struct app {
     int64_t goaway_deadline_ns;              // of APP_CLOSING: remaining connections are closed
     bool hung_up, cancelled, rpc_is_down, admin_is_down;
     struct serve *serve;
+    struct tls_store *tls; // NULL: no TLS files
+    struct tls_watch *tls_watch;
     struct rpc_server *rpc;
     struct health *health;
     struct http_server *http;
@@ -53,6 +56,7 @@ struct app {
     char admin_address[5 + UNIX_PATH_BYTES_MAX]; // "unix:PATH" with an absolute path
     struct admin *admin;                         // NULL: --admin off
     struct unix_listener *admin_listener;
+    struct tcp_listener *admin_tcp_listener;
     struct status status;
     // owned by the loader thread until it has ended
     pthread_t loader;

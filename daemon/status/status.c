@@ -4,12 +4,14 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "daemon/listen/tcp_listener.h"
 #include "daemon/listen/unix_listener.h"
 #include "daemon/status/own_process.h"
+#include "daemon/tls/tls_store.h"
 #include "expert/engine/engine.h"
 
 enum { REFUSALS = REFUSED_COUNT + 2 };
@@ -48,9 +50,18 @@ static bool is_ready(const struct status *status, const struct serve_counts *cou
     return counts->ready && !counts->draining && !status->lost;
 }
 
+static void add_certificate(const struct status *status, struct metrics_gauges *out) {
+    if (status->tls) {
+        const struct tls_snapshot *snapshot = tls_store_take(status->tls);
+        out->has_certificate = snapshot->texts.cert != NULL;
+        out->certificate_left_s = snapshot->texts.expires_s - (int64_t)time(NULL);
+        tls_store_release(status->tls, snapshot);
+    }
+}
+
 static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
     struct own_process_figures own = own_process_read(status->own_process);
-    return (struct metrics_gauges){
+    struct metrics_gauges gauges = {
         .ready = is_ready(status, counts),
         .draining = counts->draining,
         .open_calls = counts->open_calls,
@@ -68,6 +79,8 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .read_slots = counts->read_slots,
         .exchange_rebuilds = counts->ready ? rebuilds_of(status) : 0,
     };
+    add_certificate(status, &gauges);
+    return gauges;
 }
 
 static struct http_answer metrics_page(const struct status *status, FILE *body) {

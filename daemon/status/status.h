@@ -19,6 +19,8 @@ struct listeners {
     struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];
 };
 
+struct tls_store;
+
 // All pointers are borrowed. model, metrics, engine, devices and scratch_bytes are read only once the service is ready.
 struct status {
     struct serve *serve;
@@ -35,6 +37,7 @@ struct status {
     struct own_process *own_process;
     struct rpc_server *rpc;            // counts the calls that it refused
     const struct listeners *listeners; // count the connections that they refused
+    struct tls_store *tls;             // NULL: no TLS files
 };
 
 uint64_t status_open_connections(const struct status *status); // open connections on all --listen addresses

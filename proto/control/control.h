@@ -80,6 +80,15 @@ FALLIBLE proto_encode_status(const struct proto_error *error, struct proto_bytes
 int proto_grpc_code(enum expertd_err_code code);
 int64_t proto_retry_after_ms(enum expertd_err_code code);
 
+// The error code and the name of a gRPC status that comes without details: from gRPC itself, or from another server.
+struct proto_status {
+    enum expertd_err_code code;
+    const char *name; // "UNAVAILABLE"
+};
+struct proto_status proto_status_of(int grpc_code);
+// The error code of a reason. An unknown reason, from a newer server, gets the code of the status.
+enum expertd_err_code proto_code_of_reason(const char *reason, int grpc_code);
+
 // ---- grpc.health.v1
 enum proto_serving { SERVING_UNKNOWN = 0, SERVING = 1, NOT_SERVING = 2, SERVICE_UNKNOWN = 3 };
 FALLIBLE proto_decode_health_request(const uint8_t *bytes, size_t length, char **service);

@@ -28,7 +28,7 @@ void calls_describe_end(struct calls *calls, const struct call_end *end, struct 
     struct proto_error_text *failure = &calls->failure;
     if (!channel_details(&end->trailing, failure)) {
         *failure = (struct proto_error_text){.grpc_code = (int)end->status};
-        snprintf(failure->reason, sizeof failure->reason, "%s", channel_status((int)end->status).name);
+        snprintf(failure->reason, sizeof failure->reason, "%s", proto_status_of((int)end->status).name);
         snprintf(failure->message, sizeof failure->message, "%.*s", (int)GRPC_SLICE_LENGTH(end->status_text),
                  (const char *)GRPC_SLICE_START_PTR(end->status_text));
     }
@@ -87,7 +87,7 @@ bool calls_read_answer(struct calls *calls, grpc_byte_buffer *answer, struct cal
     if (calls->reply.has_error) { // only for requests in a stream
         calls->failure = calls->reply.error;
         out->grpc_code = calls->failure.grpc_code;
-        out->reason = calls->failure.reason[0] ? calls->failure.reason : channel_status(calls->failure.grpc_code).name;
+        out->reason = calls->failure.reason[0] ? calls->failure.reason : proto_status_of(calls->failure.grpc_code).name;
         out->message = calls->failure.message;
         return true;
     }

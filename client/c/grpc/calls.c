@@ -16,14 +16,14 @@ static const char FORWARD[] = "/expertd.v1.Experts/Forward";
 static const char STREAM[] = "/expertd.v1.Experts/Stream";
 
 const char *calls_status_name(int grpc_code) {
-    return channel_status(grpc_code).name;
+    return proto_status_of(grpc_code).name;
 }
 
 // ---- start and end
 
 static void open_connection(struct calls *calls, uint32_t index) {
     struct connection *c = &calls->connections[index];
-    c->channel = channel_open(&calls->address);
+    c->channel = channel_open(&calls->settings);
     c->forward = grpc_channel_register_call(c->channel, FORWARD, NULL, NULL);
     c->stream = grpc_channel_register_call(c->channel, STREAM, NULL, NULL);
     c->start = (struct op_tag){OP_STREAM_START, index};
@@ -39,8 +39,8 @@ FALLIBLE calls_create(const struct calls_options *options, struct calls **out) {
     *out = NULL;
     INVARIANT(options->connections > 0 && options->connections <= CALLS_CONNECTIONS_MAX);
     INVARIANT(options->slots > 0 && options->slots <= CALLS_SLOTS_MAX);
-    struct address address;
-    TRY(address_parse(options->address, &address));
+    struct channel_settings settings;
+    TRY(channel_settings_read(options->address, options->tls, &settings));
     struct calls *calls = calloc(1, sizeof *calls);
     if (calls) {
         calls->connections = calloc(options->connections, sizeof *calls->connections);
@@ -48,10 +48,11 @@ FALLIBLE calls_create(const struct calls_options *options, struct calls **out) {
         calls->gathered = calloc(CALLS_PIECES_MAX + 1, sizeof *calls->gathered);
     }
     if (!calls || !calls->connections || !calls->slots || !calls->gathered) {
+        channel_settings_deinit(&settings);
         calls_destroy(calls);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %u connections and %u calls in flight", options->connections, options->slots);
     }
-    calls->address = address;
+    calls->settings = settings;
     calls->stream = options->stream;
     calls->num_connections = options->connections;
     calls->num_slots = options->slots;
@@ -132,6 +133,7 @@ void calls_destroy(struct calls *calls) {
         grpc_completion_queue_destroy(calls->queue);
         grpc_shutdown_blocking(); // afterwards nothing reads the callers' pieces
     }
+    channel_settings_deinit(&calls->settings);
     free(calls->bytes);
     free(calls->gathered);
     free(calls->slots);
@@ -159,7 +161,7 @@ FALLIBLE calls_connect(struct calls *calls, int64_t timeout_us) {
             FAIL(EXPERTD_ERR_UNAVAILABLE,
                  "connection %u of %u to %s cannot be opened: check that a daemon listens there and that max_connections allows as "
                  "many",
-                 i + 1, calls->num_connections, calls->address.text);
+                 i + 1, calls->num_connections, calls->settings.address.text);
         }
     }
     return OK;

@@ -56,7 +56,7 @@ struct connection {
 };
 
 struct calls {
-    struct address address;
+    struct channel_settings settings;
     grpc_completion_queue *queue;
     uint32_t num_connections, num_slots;
     bool stream;

@@ -1,6 +1,5 @@
 #include "client/c/client.h"
 
-#include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -10,9 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "client/c/address.h"
 #include "client/c/grpc/channel.h"
 
 static const char DESCRIBE[] = "/expertd.v1.Experts/Describe";
@@ -23,13 +20,14 @@ static const char HEALTH_CHECK[] = "/grpc.health.v1.Health/Check";
 struct client {
     grpc_channel *channel;
     grpc_completion_queue *queue; // pluck: the thread that starts a batch waits for it
-    struct address address;
+    struct channel_settings settings;
     bool refused; // `refusal` is that of the last call
     struct proto_error_text refusal;
 };
 
 void client_tune_process(void) {
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
+    setenv("GRPC_VERBOSITY", "NONE", 0);       // its errors come back as statuses
     setenv("GRPC_POLL_STRATEGY", "epoll1", 1); // gRPC aborts if the inherited value is not a strategy that it knows
     // By default glibc returns a message's pages to the system after each call and faults them in again for the next.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
@@ -37,20 +35,26 @@ void client_tune_process(void) {
     mallopt(M_TOP_PAD, 64 << 20);
 }
 
-FALLIBLE client_create(const char *address, struct client **out) {
+FALLIBLE client_create_tls(const char *address, const struct client_tls *tls, struct client **out) {
     *out = NULL;
-    struct address parsed;
-    TRY(address_parse(address, &parsed));
     struct client *client = calloc(1, sizeof *client);
     if (!client) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a client of %s", address);
     }
-    client->address = parsed;
+    err_t e = channel_settings_read(address, tls, &client->settings);
+    if (err_is(e)) {
+        free(client);
+        return e;
+    }
     grpc_init();
     client->queue = grpc_completion_queue_create_for_pluck(NULL);
-    client->channel = channel_open(&parsed);
+    client->channel = channel_open(&client->settings);
     *out = client;
     return OK;
+}
+
+FALLIBLE client_create(const char *address, struct client **out) {
+    return client_create_tls(address, NULL, out);
 }
 
 void client_destroy(struct client *client) {
@@ -61,11 +65,12 @@ void client_destroy(struct client *client) {
     grpc_completion_queue_shutdown(client->queue);
     grpc_completion_queue_destroy(client->queue);
     grpc_shutdown_blocking();
+    channel_settings_deinit(&client->settings);
     free(client);
 }
 
 const char *client_address(const struct client *client) {
-    return client->address.text;
+    return client->settings.address.text;
 }
 
 const struct proto_error_text *client_refusal(const struct client *client) {
@@ -73,19 +78,6 @@ const struct proto_error_text *client_refusal(const struct client *client) {
 }
 
 // ---- failures
-
-static FALLIBLE unreachable(const struct client *client, const char *cause) {
-    const char *address = client->address.text;
-    if (strncmp(address, "unix:", 5) == 0 && strstr(cause, strerror(EACCES))) {
-        FAIL(EXPERTD_ERR_UNAVAILABLE,
-             "uid %u may not connect to %s (%s): the daemon's allow_uids lists the users that may; only the daemon's own user and "
-             "root may use its admin socket",
-             (unsigned)geteuid(), address, cause);
-    }
-    FAIL(EXPERTD_ERR_UNAVAILABLE,
-         "no daemon answers at %s (%s): start one with `expertd --model DIR --listen %s`, or give the address of one that runs",
-         address, cause, address);
-}
 
 struct call_state {
     grpc_call *call; // owns the slices of the metadata, so it is released last
@@ -100,7 +92,7 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
     struct proto_error_text *refusal = &client->refusal;
     if (channel_details(&call->trailing, refusal)) {
         client->refused = true;
-        return err_record(channel_code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
+        return err_record(proto_code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
     }
     char text[EXPERTD_ERR_MESSAGE_MAX / 2];
     snprintf(text, sizeof text, "%.*s", (int)GRPC_SLICE_LENGTH(call->status_text),
@@ -108,23 +100,23 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
     bool connected = grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_READY;
     double seconds = (double)timeout_us / 1e6;
     if (call->status == GRPC_STATUS_UNAVAILABLE) {
-        return unreachable(client, text);
+        return channel_unreachable(&client->settings, text);
     }
     if (call->status == GRPC_STATUS_DEADLINE_EXCEEDED && !connected) {
         snprintf(text, sizeof text, "not connected within %g s", seconds);
-        return unreachable(client, text);
+        return channel_unreachable(&client->settings, text);
     }
     if (call->status == GRPC_STATUS_DEADLINE_EXCEEDED) {
         FAIL(EXPERTD_ERR_DEADLINE,
              "no answer from %s within %g s: the daemon is busy, or the timeout is too short for this request",
-             client->address.text, seconds);
+             client->settings.address.text, seconds);
     }
-    struct channel_status row = channel_status((int)call->status);
+    struct proto_status row = proto_status_of((int)call->status);
     *refusal = (struct proto_error_text){.grpc_code = (int)call->status, .retry_after_ms = -1};
     snprintf(refusal->reason, sizeof refusal->reason, "%s", row.name);
     snprintf(refusal->message, sizeof refusal->message, "%s", text);
     client->refused = true;
-    FAIL(row.code, "%s answered %s: %s", client->address.text, row.name, text[0] ? text : "without a message");
+    FAIL(row.code, "%s answered %s: %s", client->settings.address.text, row.name, text[0] ? text : "without a message");
 }
 
 // ---- one unary call
@@ -312,7 +304,7 @@ FALLIBLE client_describe(struct client *client, const char *model, int64_t timeo
     if (err_is(e)) {
         free(out->bytes.data);
         *out = (struct client_description){0};
-        return err_context(e, "the description from %s", client->address.text);
+        return err_context(e, "the description from %s", client->settings.address.text);
     }
     return OK;
 }
@@ -340,7 +332,7 @@ FALLIBLE client_health(struct client *client, const char *service, int64_t timeo
     }
     e = proto_decode_health_response(answer.data, answer.length, out);
     free(answer.data);
-    return err_context(e, "the health from %s", client->address.text);
+    return err_context(e, "the health from %s", client->settings.address.text);
 }
 
 FALLIBLE client_forward(struct client *client, const struct wire_request *request, int64_t timeout_us, struct client_reply *out) {
@@ -355,7 +347,7 @@ FALLIBLE client_forward(struct client *client, const struct wire_request *reques
     }
     if (err_is(e)) {
         client_reply_deinit(out);
-        return err_context(e, "the answer from %s", client->address.text);
+        return err_context(e, "the answer from %s", client->settings.address.text);
     }
     return OK;
 }
@@ -372,5 +364,5 @@ FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t time
     TRY(client_unary_take(client, OPEN_REGION, request, timeout_us, &answer));
     err_t e = proto_decode_open_region_response(answer.data, answer.length, out);
     free(answer.data);
-    return err_context(e, "the region from %s", client->address.text);
+    return err_context(e, "the region from %s", client->settings.address.text);
 }

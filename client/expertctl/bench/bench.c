@@ -42,7 +42,7 @@ static err_t save_refusal(err_t e, const struct client *client, struct proto_err
 static FALLIBLE describe(void *argument, struct proto_error_text *refusal) {
     struct bench *b = argument;
     struct client *client;
-    TRY(client_create(b->address, &client));
+    TRY(client_create_tls(b->address, &b->ctl->tls, &client));
     struct target_selection selection = {b->ctl->model, b->options.layers, b->options.trace ? "--trace" : "--layers"};
     err_t e = target_describe(client, &selection, b->ctl->timeout_us, b->target);
     return save_refusal(e, client, refusal); // the process exits next, so the client is not destroyed
@@ -51,7 +51,7 @@ static FALLIBLE describe(void *argument, struct proto_error_text *refusal) {
 static FALLIBLE send_rows_alone(void *argument, struct proto_error_text *refusal) {
     struct bench *b = argument;
     struct client *client;
-    TRY(client_create(b->address, &client));
+    TRY(client_create_tls(b->address, &b->ctl->tls, &client));
     return save_refusal(pool_ask(client, b->target, &b->pool, b->ctl->timeout_us), client, refusal);
 }
 
@@ -157,6 +157,7 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
     }
     b->plan = (struct bench_plan){
         .address = b->address,
+        .tls = &b->ctl->tls,
         .timeout_us = b->ctl->timeout_us,
         .options = &b->options,
         .target = b->target,

@@ -111,7 +111,8 @@ static FALLIBLE worker_init(struct worker *w) {
         schedule_init(&w->schedule, o->arrivals, w->plan->rate, w->process, o->processes, o->seed);
     }
     w->trace_at = w->process;
-    struct calls_options calls = {w->plan->address, w->connections, w->slots, o->stream};
+    struct calls_options calls = {
+        .address = w->plan->address, .connections = w->connections, .slots = w->slots, .stream = o->stream, .tls = w->plan->tls};
     TRY(calls_create(&calls, &w->calls));
     if (o->region) {
         TRY(open_region(w));

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "client/c/tls.h"
 #include "client/expertctl/bench/load/bench_pool.h"
 #include "client/expertctl/bench/load/bench_trace.h"
 #include "client/expertctl/bench/outcome/bench_result.h"
@@ -12,6 +13,7 @@
 // The load, the same in every process. All pointers are borrowed.
 struct bench_plan {
     const char *address;
+    const struct client_tls *tls;
     int64_t timeout_us;
     const struct bench_options *options;
     const struct bench_target *target;

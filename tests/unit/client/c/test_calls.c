@@ -48,7 +48,7 @@ static void assert_each_ends_once(struct calls *calls, const char *code) {
 
 static struct calls *open_calls(const char *address, bool stream) {
     struct calls *calls;
-    struct calls_options options = {address, 2, SLOTS, stream};
+    struct calls_options options = {.address = address, .connections = 2, .slots = SLOTS, .stream = stream};
     assert_false(err_is(calls_create(&options, &calls)));
     return calls;
 }
@@ -110,7 +110,7 @@ static void destroying_cancels_calls_in_flight(void **state) {
 static void a_wrong_address_is_refused(void **state) {
     (void)state;
     struct calls *calls;
-    struct calls_options options = {"nowhere", 1, 1, false};
+    struct calls_options options = {.address = "nowhere", .connections = 1, .slots = 1};
     assert_int_equal(calls_create(&options, &calls).code, EXPERTD_ERR_USAGE);
     assert_null(calls);
     calls_destroy(NULL);

@@ -199,7 +199,8 @@ static void the_address_is_the_flags_then_the_environments_then_a_socket_then_tc
     snprintf(socket_path, sizeof socket_path, "%s/expertd.sock", folder);
     snprintf(expected, sizeof expected, "unix:%s", socket_path);
     struct ctl_options flag = {.address = "unix:/flag"}, none = {0};
-    struct ctl_environment all = {"host:1", folder}, runtime = {NULL, folder}, empty = {"", ""};
+    struct ctl_environment all = {.address = "host:1", .runtime_dir = folder}, runtime = {.runtime_dir = folder},
+                           empty = {.address = "", .runtime_dir = ""};
 
     assert_false(err_is(ctl_address(&flag, &all, out)));
     assert_string_equal(out, "unix:/flag");
@@ -220,9 +221,68 @@ static void the_address_is_the_flags_then_the_environments_then_a_socket_then_tc
     unlink(socket_path);
     rmdir(folder);
 
-    struct ctl_environment bad = {"nonsense", NULL};
+    struct ctl_environment bad = {.address = "nonsense"};
     assert_int_equal(ctl_address(&none, &bad, out).code, EXPERTD_ERR_USAGE);
     assert_non_null(strstr(expertd_err_message(), "$EXPERTD_ADDRESS"));
+}
+
+static void tls_is_on_if_anything_of_it_is_given(void **state) {
+    (void)state;
+    struct ctl_options o;
+    struct ctl_environment none = {0}, empty = {.tls = "", .tls_ca = "", .tls_cert = "", .tls_key = "", .tls_server_name = ""};
+    assert_false(err_is(parse(&o, "models")));
+    assert_false(err_is(ctl_tls(&none, &o)) || o.tls.on);
+    assert_false(err_is(ctl_tls(&empty, &o)) || o.tls.on);
+    static const char *const LINES[] = {"models --tls", "models --tls-ca a", "models --tls-cert c --tls-key k",
+                                        "models --tls-server-name n"};
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        assert_false(err_is(parse(&o, LINES[i])));
+        assert_false(err_is(ctl_tls(&none, &o)));
+        assert_true(o.tls.on);
+    }
+    const struct ctl_environment environments[] = {
+        {.tls = "true"}, {.tls_ca = "a"}, {.tls_cert = "c", .tls_key = "k"}, {.tls_server_name = "n"}};
+    for (size_t i = 0; i < sizeof environments / sizeof *environments; i++) {
+        assert_false(err_is(parse(&o, "models")));
+        assert_false(err_is(ctl_tls(&environments[i], &o)));
+        assert_true(o.tls.on);
+    }
+}
+
+static void tls_flags_come_before_variables(void **state) {
+    (void)state;
+    struct ctl_options o;
+    struct ctl_environment all = {.tls = "false", .tls_ca = "va", .tls_cert = "vc", .tls_key = "vk", .tls_server_name = "vn"};
+    assert_false(err_is(parse(&o, "models --tls-ca fa --tls-cert fc --tls-key fk")));
+    assert_false(err_is(ctl_tls(&all, &o)));
+    assert_string_equal(o.tls.ca, "fa");
+    assert_string_equal(o.tls.cert, "fc");
+    assert_string_equal(o.tls.key, "fk");
+    assert_string_equal(o.tls.server_name, "vn");
+    assert_false(err_is(parse(&o, "models --tls-cert fc"))); // not mixed with the variable's key
+    assert_int_equal(ctl_tls(&all, &o).code, EXPERTD_ERR_USAGE);
+    assert_non_null(strstr(expertd_err_message(), "--tls-key is missing"));
+    assert_false(err_is(parse(&o, "models")));
+    assert_int_equal(ctl_tls(&(struct ctl_environment){.tls = "yes"}, &o).code, EXPERTD_ERR_USAGE);
+    assert_non_null(strstr(expertd_err_message(), "it is true or false"));
+}
+
+static void the_admin_address_is_one_that_can_be_dialled(void **state) {
+    (void)state;
+    static const char *const CASES[][3] = {
+        {"unix:/run/a.sock", "unix:/run/a-admin.sock", "unix:/run/a-admin.sock"},
+        {"host.example:7411", "0.0.0.0:7413", "host.example:7413"},
+        {"[::1]:7411", "[::]:7413", "[::1]:7413"},
+        {"host.example:7411", "admin.example:7413", "admin.example:7413"},
+        {"unix:/run/a.sock", "0.0.0.0:7413", "127.0.0.1:7413"},
+    };
+    char out[ADDRESS_TEXT_MAX];
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        assert_false(err_is(ctl_admin_address(CASES[i][0], CASES[i][1], out)));
+        assert_string_equal(out, CASES[i][2]);
+    }
+    assert_int_equal(ctl_admin_address("host:7411", "unix:/run/a-admin.sock", out).code, EXPERTD_ERR_USAGE);
+    assert_non_null(strstr(expertd_err_message(), "--admin unix:/run/a-admin.sock"));
 }
 
 int main(void) {
@@ -237,6 +297,9 @@ int main(void) {
         cmocka_unit_test(wrong_lines_are_named),
         cmocka_unit_test(json_is_known_even_after_an_earlier_mistake),
         cmocka_unit_test(the_address_is_the_flags_then_the_environments_then_a_socket_then_tcp),
+        cmocka_unit_test(tls_is_on_if_anything_of_it_is_given),
+        cmocka_unit_test(tls_flags_come_before_variables),
+        cmocka_unit_test(the_admin_address_is_one_that_can_be_dialled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,6 @@ static char *printed(const struct options *options) {
     fclose(out);
     return text;
 }
-
 // ---- sources
 
 static void defaults_match_the_documentation(void **state) {
@@ -202,10 +201,19 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_WIDEN] = "true",
     [OPTION_QUANTIZE] = "int4",
     [OPTION_HF_CACHE] = "/c",
-    [OPTION_LISTEN] = "h:1",
+    [OPTION_LISTEN] = "localhost:1",
     [OPTION_HTTP] = "off",
     [OPTION_ADMIN] = "unix:/a",
     [OPTION_ALLOW_UIDS] = "0,5",
+    [OPTION_TLS_CERT] = "/c",
+    [OPTION_TLS_KEY] = "/k",
+    [OPTION_TLS_CLIENT_CA] = "/a",
+    [OPTION_TLS_CA] = "/a",
+    [OPTION_TLS_ALLOW_CALLERS] = "spiffe://example/engine/*,*.engines.example",
+    [OPTION_TLS_ALLOW_FRONTS] = "front.example",
+    [OPTION_TLS_ALLOW_SHARDS] = "a.*.example",
+    [OPTION_TLS_ALLOW_ADMINS] = "spiffe://example/admin",
+    [OPTION_INSECURE] = "true",
     [OPTION_DEVICE] = "cpu",
     [OPTION_NUMERICS] = "portable",
     [OPTION_KERNELS] = "scalar",
@@ -251,6 +259,12 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_TUNING] = "--model x --tuning-cache f ",
         [OPTION_TUNING_CACHE] = "--model x --tuning tune ",
         [OPTION_REPLICAS] = "--model x --placement balanced --placement-counts f ",
+        [OPTION_TLS_CERT] = "--model x --tls-key f ",
+        [OPTION_TLS_KEY] = "--model x --tls-cert f ",
+        [OPTION_TLS_CLIENT_CA] = "--model x --tls-cert f --tls-key f ",
+        [OPTION_TLS_ALLOW_CALLERS... OPTION_TLS_ALLOW_FRONTS] = "--model x --tls-cert f --tls-key f --tls-client-ca f ",
+        [OPTION_TLS_ALLOW_SHARDS] = "--model x --tls-ca f ",
+        [OPTION_TLS_ALLOW_ADMINS] = "--model x --tls-cert f --tls-key f --tls-client-ca f ",
     };
     for (size_t i = 0; i < OPTION_CONFIG; i++) {
         const struct options_row *row = &OPTIONS_ROWS[i];
@@ -309,7 +323,7 @@ static void a_list_of_addresses_replaces_that_of_a_lower_source(void **state) {
     (void)state;
     struct options o;
     char flags[512];
-    const char *path = write_file("l.yaml", "listen: [unix:/a, '[::1]:80', \"b.example:0\", 'b.example:0']\n");
+    const char *path = write_file("l.yaml", "insecure: true\nlisten: [unix:/a, '[::1]:80', \"b.example:0\", 'b.example:0']\n");
     snprintf(flags, sizeof flags, "--model m --config %s", path);
     expect_ok(flags, "", &o);
     assert_int_equal(o.listen_count, 4);
@@ -458,7 +472,7 @@ static void every_set_value_is_visited_for_the_log(void **state) {
     (void)state;
     struct options o;
     size_t seen = 0;
-    expect_ok("--model m --listen a:1 --listen b:1 --threads 2", "", &o);
+    expect_ok("--model m --listen localhost:1 --listen 127.0.0.1:1 --threads 2", "", &o);
     options_each(&o, count_visit, &seen);
     assert_int_equal(seen, 3);
     options_deinit(&o);

@@ -114,11 +114,25 @@ static const struct refusal FLAGS[] = {
                                  "127.0.0.1:7411"},
     {"--model m --listen 127.0.0.1:7412",
      "listen (flag --listen) and http (default) are both 127.0.0.1:7412: use another port for one of them"},
-    {"--model m --admin 127.0.0.1:1", "--admin: \"127.0.0.1:1\" is not a Unix socket address: write unix:PATH, or off"},
+    {"--model m --admin 7413", "--admin: \"7413\" has no port from 0 to 65535 after its host: write HOST:PORT, as in "
+                               "127.0.0.1:7411"},
+    {"--model m --tls-cert c", "tls_cert is set (flag --tls-cert), but tls_key is not: give the file of the certificate's key"},
+    {"--model m --tls-key k", "tls_key is set (flag --tls-key), but tls_cert is not: give the file of the certificate"},
+    {"--model m --tls-client-ca a",
+     "tls_client_ca is set (flag --tls-client-ca), but tls_cert is not: clients are checked in TLS only, which needs tls_cert and "
+     "tls_key"},
+    {"--model m --tls-cert c --tls-key k --tls-allow-callers a.example",
+     "tls_allow_callers is set (flag --tls-allow-callers), but tls_client_ca is not: names are checked in the certificates of "
+     "clients, which only tls_client_ca demands"},
+    {"--model m --tls-allow-shards a.example", "tls_allow_shards is set (flag --tls-allow-shards), but tls_ca is not: names are "
+                                               "checked in certificates of shards, which need "
+                                               "a CA to be trusted"},
+    {"--model m --tls-allow-callers *",
+     "--tls-allow-callers: \"*\" names nobody: leave the option out to allow every certificate of the CA"},
     {"--model m --admin unix:/run/", "--admin: \"unix:/run/\" has no file name: write unix:PATH, as in "
                                      "unix:/run/expertd/expertd.sock"},
     {"--model m --listen unix:/x --admin unix:/x",
-     "listen (flag --listen) and admin (flag --admin) are both unix:/x: use another path for one of them"},
+     "listen (flag --listen) and admin (flag --admin) are both unix:/x: use another address for one of them"},
     {"--model m --listen unix:/y.sock --listen unix:/y.sock.regions",
      "listen (flag --listen) is unix:/y.sock.regions, which is the regions socket of listen (flag --listen), unix:/y.sock: use "
      "another path for one of them"},

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "daemon/grpc/tag.h"
+#include "daemon/grpc/queue/tag.h"
 
 enum { PEER_WAIT_S = 60, PEER_NO_DEADLINE = 0 };
 

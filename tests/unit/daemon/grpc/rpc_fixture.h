@@ -67,9 +67,11 @@ struct fixture {
     _Atomic int64_t deadline_ns, next_tick_ns;
     atomic_int command;                       // enum command, for thread 0's next tick
     char peers[4][64];                        // peers of the first calls; the test reads one after `opened` exceeds its index
+    char identities[4][RPC_IDENTITY_MAX];     // and the names in their certificates
     struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: fixtures that use commands have one thread
     uint8_t *flood;
     sigset_t mask; // signal mask of thread 0, set in its first tick
+    bool tls;      // its connections are TLS
     bool zeros;    // ECHO returns zeros after the header; set before the first call
 };
 
@@ -105,6 +107,7 @@ static inline void *fixture_opened(void *context, struct rpc_call *rpc, enum rpc
     struct fixture_call *call = fixture_call_new(fixture, rpc);
     if (fixture->opened < 4) {
         snprintf(fixture->peers[fixture->opened], sizeof fixture->peers[0], "%s", rpc_call_peer(rpc));
+        rpc_call_identity(rpc, fixture->identities[fixture->opened]);
     }
     fixture->deadline_ns = deadline_ns;
     if (fixture_is_health(rpc)) {
@@ -299,7 +302,8 @@ static inline void *fixture_accept(void *context) {
         char name[64];
         getpeername(fd, (struct sockaddr *)&peer, &length);
         snprintf(name, sizeof name, "ipv4:127.0.0.1:%u", ntohs(peer.sin_port));
-        (void)err_is(rpc_adopt(fixture->rpc, fd, name)); // refused during the shutdown
+        err_t e = fixture->tls ? rpc_adopt_tls(fixture->rpc, fd, name) : rpc_adopt(fixture->rpc, fd, name);
+        (void)err_is(e); // refused during the shutdown
     }
     return NULL;
 }
@@ -333,9 +337,11 @@ static inline void fixture_stop_listening(struct fixture *fixture) {
     }
 }
 
-// watcher NULL: the fixture listens on a TCP port. Otherwise it has one adopted socket.
-static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, uint64_t max_message_bytes, unsigned max_calls) {
+// watcher NULL: the fixture listens on a TCP port. Otherwise it has one adopted socket. tls NULL: plain.
+static inline struct fixture *fixture_start_with(struct rpc_server *watcher, const struct rpc_tls *tls, uint64_t max_message_bytes,
+                                                 unsigned max_calls) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->tls = tls != NULL;
     fixture->next_tick_ns = CLOCK_NEVER;
     fixture->listener = -1;
     fixture->flood = calloc(1, FLOOD_BYTES);
@@ -343,7 +349,8 @@ static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, u
                                   .max_message_bytes = max_message_bytes,
                                   .max_calls = max_calls,
                                   .handler = fixture_handler(fixture),
-                                  .watcher = watcher};
+                                  .watcher = watcher,
+                                  .tls = tls ? *tls : (struct rpc_tls){0}};
     assert_false(err_is(rpc_create(&options, &fixture->rpc)));
     assert_false(err_is(health_create(fixture->rpc, 1, &fixture->health)));
     if (watcher) {
@@ -352,6 +359,10 @@ static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, u
         fixture_listen(fixture);
     }
     return fixture;
+}
+
+static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, uint64_t max_message_bytes, unsigned max_calls) {
+    return fixture_start_with(watcher, NULL, max_message_bytes, max_calls);
 }
 
 static inline struct fixture *fixture_start(uint64_t max_message_bytes, unsigned max_calls) {

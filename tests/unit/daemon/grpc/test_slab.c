@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/grpc/pool.h"
+#include "daemon/grpc/message/pool.h"
 
 enum { UNITS = 37, PIECES = 24, STEPS = 20000 };
 

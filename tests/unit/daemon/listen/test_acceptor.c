@@ -33,7 +33,13 @@ struct fixture {
     int fds[ACCEPTED_MAX];
     char peers[ACCEPTED_MAX][64];
     size_t count;
+    bool proven[1024]; // by descriptor: a call has arrived
 };
+
+static bool is_proven(void *context, int fd) {
+    const struct fixture *f = context;
+    return f->proven[fd];
+}
 
 static void accepted(void *context, int fd, const char *peer) {
     struct fixture *f = context;
@@ -72,6 +78,20 @@ static int unmake(void **state) {
 static void listen_at(struct fixture *f, const char *address, unsigned max_connections) {
     struct tcp_listener_options options = {
         .loop = &f->loop, .address = address, .max_connections = max_connections, .accepted = accepted, .context = f};
+    if (err_is(tcp_listener_start(&options, &f->listener, &f->port))) {
+        fail_msg("%s", expertd_err_message());
+    }
+}
+
+// Connections are unproven for this time, until the test says otherwise.
+static void listen_with_handshakes(struct fixture *f, unsigned max_connections, int64_t unproven_ns) {
+    struct tcp_listener_options options = {.loop = &f->loop,
+                                           .address = "127.0.0.1:0",
+                                           .max_connections = max_connections,
+                                           .accepted = accepted,
+                                           .unproven_ns = unproven_ns,
+                                           .is_proven = is_proven,
+                                           .context = f};
     if (err_is(tcp_listener_start(&options, &f->listener, &f->port))) {
         fail_msg("%s", expertd_err_message());
     }
@@ -418,6 +438,108 @@ static void invalid_addresses_are_refused(void **state) {
 
 #define ACCEPTOR_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
 
+// ---- connections whose handshake may never end
+
+// From another address of this machine.
+static int speak_from(const struct fixture *f, const char *source) {
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(inet_pton(AF_INET, source, &from.sin_addr), 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    assert_int_equal(write(fd, PREFACE, PREFACE_BYTES), PREFACE_BYTES);
+    return fd;
+}
+
+static void close_all(const int *fds, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        close(fds[i]);
+    }
+}
+
+static void a_new_connection_replaces_the_oldest_unproven_one(void **state) {
+    struct fixture *f = *state;
+    int fds[CONNECTIONS_MAX + 2];
+    listen_with_handshakes(f, CONNECTIONS_MAX, 10 * (int64_t)NS_PER_S);
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        until_accepted(f, i + 1);
+    }
+    f->proven[f->fds[0]] = true;
+    for (size_t i = CONNECTIONS_MAX; i < CONNECTIONS_MAX + 2; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        until_accepted(f, i + 1);
+    }
+    static const bool CLOSED[CONNECTIONS_MAX + 2] = {false, true, true, false, false, false};
+    for (size_t i = 0; i < CONNECTIONS_MAX + 2; i++) {
+        assert_int_equal(is_closed(fds[i]), CLOSED[i]);
+    }
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 2);
+    close_all(fds, CONNECTIONS_MAX + 2);
+}
+
+static void connections_with_calls_and_old_ones_are_never_replaced(void **state) {
+    struct fixture *f = *state;
+    int fds[CONNECTIONS_MAX + 1];
+    listen_with_handshakes(f, CONNECTIONS_MAX, 100 * (int64_t)NS_PER_MS);
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        until_accepted(f, i + 1);
+        f->proven[f->fds[i]] = i % 2;
+    }
+    usleep(150000); // the others are old now
+    fds[CONNECTIONS_MAX] = dial_and_speak(f, "127.0.0.1");
+    turns(f, 20);
+    assert_int_equal(f->count, CONNECTIONS_MAX);
+    assert_true(is_closed(fds[CONNECTIONS_MAX]));
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+        assert_false(is_closed(fds[i]));
+    }
+    close_all(fds, CONNECTIONS_MAX + 1);
+}
+
+// One host with many half-open handshakes displaces its own, not the single one of another host, although that is the oldest.
+static void the_host_with_the_most_unproven_connections_loses_one(void **state) {
+    struct fixture *f = *state;
+    int fds[CONNECTIONS_MAX + 1];
+    listen_with_handshakes(f, CONNECTIONS_MAX, 10 * (int64_t)NS_PER_S);
+    for (size_t i = 0; i < CONNECTIONS_MAX + 1; i++) {
+        fds[i] = speak_from(f, i == 0 ? "127.0.0.2" : "127.0.0.1");
+        until_accepted(f, i + 1);
+    }
+    assert_false(is_closed(fds[0]));
+    assert_true(is_closed(fds[1]));
+    assert_false(is_closed(fds[2]));
+    close_all(fds, CONNECTIONS_MAX + 1);
+}
+
+// Their owner may be slow to close what was shut down: no more than a quarter of the limit waits for it.
+static void connections_that_their_owner_has_not_closed_bound_the_replacements(void **state) {
+    struct fixture *f = *state;
+    enum { MAX = 16, TRIES = 64 };
+    int fds[TRIES];
+    listen_with_handshakes(f, MAX, 10 * (int64_t)NS_PER_S);
+    for (size_t i = 0; i < TRIES; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        turns(f, 2); // handed over before the next one: silent connections would give way first
+    }
+    assert_int_equal(f->count, MAX + MAX / 4 + 1);
+    assert_int_equal(tcp_listener_counts(f->listener).open, MAX + MAX / 4 + 1);
+    for (size_t i = 0; i < f->count; i++) { // the owner closes what was shut down
+        char text[PREFACE_BYTES];
+        if (read(f->fds[i], text, sizeof text) <= 0 || is_closed(f->fds[i])) {
+            close(f->fds[i]);
+            f->fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        }
+    }
+    turns(f, 100);
+    int more = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, MAX + MAX / 4 + 2);
+    close(more);
+    close_all(fds, TRIES);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ACCEPTOR_TEST(a_peer_that_sends_data_is_handed_over_with_its_address),
@@ -431,6 +553,10 @@ int main(void) {
         ACCEPTOR_TEST(a_port_in_use_is_refused_with_its_cause),
         ACCEPTOR_TEST(a_port_is_free_again_at_once),
         ACCEPTOR_TEST(counters_survive_refusing),
+        ACCEPTOR_TEST(a_new_connection_replaces_the_oldest_unproven_one),
+        ACCEPTOR_TEST(connections_with_calls_and_old_ones_are_never_replaced),
+        ACCEPTOR_TEST(the_host_with_the_most_unproven_connections_loses_one),
+        ACCEPTOR_TEST(connections_that_their_owner_has_not_closed_bound_the_replacements),
         ACCEPTOR_TEST(invalid_addresses_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

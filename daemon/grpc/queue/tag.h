@@ -1,6 +1,6 @@
 // The tags of the completion queues: each is a function to run on the queue's thread. A tag is outstanding once at a time.
-#ifndef EXPERTD_DAEMON_GRPC_TAG_H
-#define EXPERTD_DAEMON_GRPC_TAG_H
+#ifndef EXPERTD_DAEMON_GRPC_QUEUE_TAG_H
+#define EXPERTD_DAEMON_GRPC_QUEUE_TAG_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,12 +1,13 @@
 // The pool of message buffers: two size classes per power of two, and a bound on the bytes of idle buffers. Buffers in use are
 // bounded by the read slots and the admission budget of their owners, not here. Any thread.
-#ifndef EXPERTD_DAEMON_GRPC_POOL_H
-#define EXPERTD_DAEMON_GRPC_POOL_H
+#ifndef EXPERTD_DAEMON_GRPC_MESSAGE_POOL_H
+#define EXPERTD_DAEMON_GRPC_MESSAGE_POOL_H
 
 #include <pthread.h>
 
-#include "daemon/grpc/rpc.h"
-#include "daemon/grpc/slab.h"
+#include "daemon/grpc/message/rpc_buffer.h"
+#include "daemon/grpc/message/slab.h"
+#include "proto/wire/wire_parts.h"
 
 enum { POOL_CLASSES = 52, POOL_ALIGNMENT = 64 };
 
@@ -18,6 +19,8 @@ struct pool_buffer {
     // The gRPC message whose body has not been copied yet, and the body's range; NULL: the buffer is complete.
     struct grpc_byte_buffer *deferred;
     struct wire_range body;
+    size_t slice,
+        slice_first; // where rpc_buffer_copy ended: a slice of `deferred`, and the offset of its first byte in the message
 };
 
 struct pool {

@@ -1,4 +1,4 @@
-#include "daemon/grpc/pool.h"
+#include "daemon/grpc/message/pool.h"
 
 #include <stdlib.h>
 #include <string.h>

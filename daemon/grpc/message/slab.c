@@ -1,4 +1,4 @@
-#include "daemon/grpc/slab.h"
+#include "daemon/grpc/message/slab.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 // A first-fit allocator over one borrowed block of memory. Free neighbours are merged. Its records are outside the block, which it
 // never writes to. Not thread-safe.
-#ifndef EXPERTD_DAEMON_GRPC_SLAB_H
-#define EXPERTD_DAEMON_GRPC_SLAB_H
+#ifndef EXPERTD_DAEMON_GRPC_MESSAGE_SLAB_H
+#define EXPERTD_DAEMON_GRPC_MESSAGE_SLAB_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "daemon/grpc/tuning.h"
+#include "daemon/grpc/queue/tuning.h"
 
 #include <grpc/support/log.h>
 #include <limits.h>
@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "daemon/grpc/security/rpc_tls.h"
 #include "daemon/log/log.h"
 
 // glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
@@ -20,6 +22,7 @@ enum {
     KEEPALIVE_TIME_MS = 30000,
     KEEPALIVE_TIMEOUT_MS = 15000,
     PING_INTERVAL_MIN_MS = 5000,
+    DIAL_LOOKAHEAD = MIB, // the peers that this process dials are few
 };
 
 // Most of gRPC's errors are caused by peers (a broken connection, an unsupported encoding). Peers must not be able to fill the log,
@@ -52,6 +55,20 @@ static grpc_arg integer(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
+static grpc_arg quota_arg(grpc_resource_quota *quota) {
+    return (grpc_arg){.type = GRPC_ARG_POINTER,
+                      .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
+                      .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}};
+}
+
+static grpc_channel_args store(struct tuning *tuning, const grpc_arg *args, size_t count) {
+    INVARIANT(count <= TUNING_ARGS);
+    for (size_t i = 0; i < count; i++) {
+        tuning->args[i] = args[i];
+    }
+    return (grpc_channel_args){.num_args = count, .args = tuning->args};
+}
+
 grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota) {
     int streams = max_calls > INT_MAX / 2 ? INT_MAX : (int)(2 * max_calls);
     const grpc_arg args[] = {
@@ -74,15 +91,36 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, 
         integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         // Clients may ping more often than gRPC's default of five minutes.
         integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MIN_MS),
+        // Of TLS connections: the TLS handshake and the peer's HTTP/2 settings together.
+        integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, RPC_HANDSHAKE_MS),
         // Greater than max_calls, so that a client with one connection gets a refusal instead of waiting for a stream.
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
-        {.type = GRPC_ARG_POINTER,
-         .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
-         .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
+        quota_arg(quota),
     };
-    _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS is the number of arguments");
-    for (size_t i = 0; i < TUNING_ARGS; i++) {
-        tuning->args[i] = args[i];
-    }
-    return (grpc_channel_args){.num_args = TUNING_ARGS, .args = tuning->args};
+    return store(tuning, args, sizeof args / sizeof *args);
+}
+
+grpc_channel_args tuning_dial_args(struct tuning *tuning, const struct tuning_dial *dial) {
+    bool pings = dial->keepalive_time_ms > 0;
+    const grpc_arg args[] = {
+        integer(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK),
+        integer(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK),
+        integer(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 * READ_CHUNK),
+        integer(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        integer(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, DIAL_LOOKAHEAD),
+        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
+        integer(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        integer(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        integer(GRPC_ARG_KEEPALIVE_TIME_MS, pings ? (int)dial->keepalive_time_ms : INT_MAX),
+        integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, pings ? (int)dial->keepalive_timeout_ms : INT_MAX),
+        integer(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0), // no limit
+        integer(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, dial->reconnect_ms),
+        // A connection of its own for each channel, to the address itself, without settings from DNS.
+        integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        integer(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        integer(GRPC_ARG_ENABLE_RETRIES, 0),
+        quota_arg(dial->quota),
+    };
+    return store(tuning, args, sizeof args / sizeof *args);
 }
