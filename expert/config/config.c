@@ -183,7 +183,7 @@ static bool is_null_at(const struct config *config, const char *key, int64_t ind
 }
 
 err_t config_missing(const struct config *config, const char *const *keys, int64_t index, const char *expected, ...) {
-    char name[CONFIG_KEY_TEXT_MAX], others[256] = "", wanted[128], text_model[192];
+    char name[CONFIG_KEY_TEXT_MAX], others[256] = "", wanted[128], text_model[192], mend[64];
     const char *key = keys[0];
     size_t used = 0;
     va_list args;
@@ -198,9 +198,10 @@ err_t config_missing(const struct config *config, const char *const *keys, int64
     vsnprintf(wanted, sizeof wanted, expected, args);
     va_end(args);
     text_model_not_taken(config, text_model, sizeof text_model);
+    snprintf(mend, sizeof mend, ": is this the model's own %s?", config_label(config));
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is %s (expected: %s%s)%s%s", config->file,
                       config_key_text(config, key, index, name), is_null_at(config, key, index) ? "null" : "missing", wanted,
-                      others, text_model, config->names ? "" : ": is this the model's own config.json?");
+                      others, text_model, config->names ? "" : mend);
 }
 
 const char *config_values_text(const struct config *config, const char *const *const *settings, char *text, size_t bytes) {

@@ -19,8 +19,9 @@ static err_t bad_json(const json_error_t *error, const char *text, size_t length
     memcpy(context, text + end - bytes, bytes);
     context[bytes] = '\0';
     config_replace_control_characters(context);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON in line %d: %s (after: %s): is the file complete?", error->line,
-                      error->text, context);
+    bool is_huge = json_error_code(error) == json_error_numeric_overflow;
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON in line %d: %s (after: %s): %s", error->line, error->text, context,
+                      is_huge ? "no setting has a number as large: correct it" : "is the file complete?");
 }
 
 static FALLIBLE load(struct config *config) {

@@ -79,7 +79,7 @@ static FALLIBLE check_value(const struct config *params, const char *key, const 
     bool found = config_value_text(params, key, text, sizeof text);
     return !only || !found || is_value(text, only)
                ? OK
-               : config_refuse(params, keys, 0, ", whose computation is not known: expected %s", only);
+               : config_refuse(params, keys, CONFIG_WHOLE, ", whose computation is not known: expected %s", only);
 }
 
 static FALLIBLE write_param(const struct maker *m, const struct param *param) {
@@ -101,12 +101,24 @@ static FALLIBLE write_param(const struct maker *m, const struct param *param) {
 
 // ---- keys that are not known
 
+static bool has_member(const struct param *table, const char *name) {
+    for (; table->key; table++) {
+        if (strncmp(table->key, "moe.", 4) == 0 && strcmp(table->key + 4, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static err_t check_member(void *context, const struct config *member) {
     const struct maker *m = context;
-    for (const struct param *param = m->table; param->key; param++) {
-        if (strncmp(param->key, "moe.", 4) == 0 && strcmp(param->key + 4, config_member_name(member)) == 0) {
-            return OK;
-        }
+    if (has_member(m->table, config_member_name(member))) {
+        return OK;
+    }
+    if (has_member(LARGE, config_member_name(member))) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: %s belongs to models with shared experts, and moe.num_shared_experts is %s: use the model's own params.json",
+             config_path(member), config_prefix(member), config_has(m->params, "moe.num_shared_experts") ? "0" : "missing");
     }
     FAIL(EXPERTD_ERR_CHECKPOINT,
          "%s: %s is a key about experts that is not known, so that the model may be computed otherwise: use the checkpoint of the "
@@ -129,6 +141,9 @@ static FALLIBLE write_quantisation(const struct maker *m) {
         fprintf(m->json, ",\"%s\":{\"quant_method\":\"fp8\"}", OWN);
         return OK;
     }
+    if (own && !config_is_object(m->params, OWN)) {
+        return config_refuse(m->params, (const char *const[]){OWN, NULL}, CONFIG_WHOLE, ": expected an object");
+    }
     if (own && !config_has(m->params, "quantization.quant_method")) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has neither qformat_weight nor quant_method: the form of the weights is not known",
              config_path(m->params), OWN);
@@ -144,13 +159,17 @@ static FALLIBLE write_quantisation(const struct maker *m) {
 // ---- the configuration
 
 static FALLIBLE choose(struct maker *m, const char **start) {
-    double shared = 0;
+    static const struct config_range SHARED = {0, UINT32_MAX};
+    uint32_t shared = 0;
     bool found;
+    if (config_has(m->params, "moe") && !config_is_object(m->params, "moe")) {
+        return config_refuse(m->params, (const char *const[]){"moe", NULL}, CONFIG_WHOLE, ": expected an object");
+    }
     if (!config_is_object(m->params, "moe")) {
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: there is no object moe: the model has no experts", config_path(m->params));
     }
     TRY(check_value(m->params, "model_type", "transformer"));
-    TRY(config_f64(m->params, (const char *const[]){"moe.num_shared_experts", NULL}, &shared, &found));
+    TRY(config_u32_in(m->params, (const char *const[]){"moe.num_shared_experts", NULL}, CONFIG_WHOLE, SHARED, &shared, &found));
     m->table = shared > 0 ? LARGE : MIXTRAL;
     *start = shared > 0 ? "{\"model_type\":\"mistral4\",\"norm_topk_prob\":true,\"n_group\":1,\"topk_group\":1"
                         : "{\"model_type\":\"mixtral\"";
