@@ -139,6 +139,7 @@ REFUSED = {
                                       "beside the experts, model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [4, 64]"),
     "a shared expert that the architecture has not": (lambda: tensors(**{"mlp.shared_expert.up_proj.weight": ONE}),
                                                       "mlp.shared_expert.up_proj.weight is in the MoE block"),
+    "one in the layer": (lambda: tensors(**{"shared_expert.up_proj.weight": ONE}), "model.layers.0.shared_expert.up_proj.weight is in"),
 }
 
 
