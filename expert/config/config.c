@@ -220,6 +220,24 @@ const char *config_values_text(const struct config *config, const char *const *c
     return text;
 }
 
+// transformers builds a wrapper's text model from a nested object without model_type too; other programs read the outer one.
+static FALLIBLE check_untyped_text(const struct config *config, const char *key) {
+    const json_t *own = config_look_up(config->object, key);
+    bool every_object_has_it = strcmp(key, "architectures") == 0; // a wrapper's class and its text model's
+    for (const char *const *text = CONFIG_TEXT_KEYS; *text && config->root && !config->text && !every_object_has_it; text++) {
+        const json_t *nested = config_look_up(config_look_up(config->root, *text), key);
+        if (nested && !json_is_null(nested) && !(own && config_same_value(own, nested))) {
+            char values[2][CONFIG_VALUE_TEXT_MAX], name[CONFIG_KEY_TEXT_MAX];
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: %s is %s, but %s.%s is %s, and %s has no model_type: programs read one or the other; remove %s, or "
+                 "give it the text model's model_type",
+                 config->file, config_key_text(config, key, CONFIG_WHOLE, name), own ? shown(own, values[0]) : "absent", *text, key,
+                 shown(nested, values[1]), *text, *text);
+        }
+    }
+    return OK;
+}
+
 FALLIBLE config_is_said_once(const struct config *config, const char *key) {
     const json_t *layer = json_object_getn(config->per_layer, key, strcspn(key, "."));
     char name[CONFIG_KEY_TEXT_MAX];
@@ -237,7 +255,7 @@ FALLIBLE config_is_said_once(const struct config *config, const char *key) {
              config->file, config_key_text(config, key, CONFIG_WHOLE, name), inner ? shown(inner, values[0]) : "absent", key,
              shown(outer, values[1]), config->prefix);
     }
-    return OK;
+    return check_untyped_text(config, key);
 }
 
 // A key of a nested object whose place holds something else must not count as absent.

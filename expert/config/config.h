@@ -63,6 +63,7 @@ FALLIBLE config_u32_list(const struct config *config, const char *const *keys, u
 // - per_layer_config (transformers 5.23) overrides keys for single layers: {"03": {"num_experts_per_tok": 2}}. No model's own code
 //   applies such overrides to a key that this program reads, so these keys must have one value in all layers.
 // - A text model's object inside an object of the same model_type: transformers reads the outer one.
+// - A text model's object without a model_type: transformers reads it if the class is a wrapper.
 // EXPERTD_ERR_CHECKPOINT names the key and both places.
 FALLIBLE config_is_said_once(const struct config *config, const char *key);
 bool config_is_null(const struct config *config, const char *key);       // present, and null

@@ -249,7 +249,7 @@ size_t block_names_modules(const struct block_search *search, const struct layer
         count = add_first_components(out, count, MODULES, sizeof MODULES / sizeof *MODULES - 1);
         count = add_first_components(out, count, KNOWN[BLOCK_ROUTER], KNOWN_NAMES);
     }
-    if (*block == '\0' || shared_has_expert(params->shared)) {
+    if (*block == '\0' || !search->parallel_mlp) {
         count = add_first_components(out, count, KNOWN[BLOCK_SHARED], KNOWN_NAMES);
     }
     return count;

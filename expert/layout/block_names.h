@@ -27,6 +27,7 @@ bool block_names_place(const struct tensor_names *names, const struct safetensor
 struct block_search {
     const struct tensor_finder *finder;
     const struct tensor_names *names; // of the row
+    bool parallel_mlp;                // the row's
     char layer[TENSOR_NAME_MAX];      // "model.layers.3"
     char block[TENSOR_NAME_MAX];      // "model.layers.3.mlp"; equal to layer if the parts are modules of the layer itself
     char module[TENSOR_NAME_MAX];     // the experts' module: "model.layers.3.mlp.experts"

@@ -280,6 +280,11 @@ FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *mod
     return find_spelling(finder, module, SUFFIXES, bare ? "" : ".weight", out);
 }
 
+bool expert_names_is_module_weight(const char *name) {
+    size_t length = strlen(name), suffix = strlen(".weight");
+    return length > suffix && strcmp(name + length - suffix, ".weight") == 0;
+}
+
 FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]) {
     static const char *const SUFFIXES[] = {".bias", "_bias", NULL};
     bool joined = stacked && !checkpoint_is_gguf(finder->checkpoint);

@@ -66,6 +66,10 @@ FALLIBLE expert_names_weight(const struct tensor_finder *finder, const char *mod
 // The same for its bias: "X.bias" or "X_bias".
 FALLIBLE expert_names_bias(const struct tensor_finder *finder, const char *module, bool stacked, char out[TENSOR_NAME_MAX]);
 
+// Is a plain tensor's name "X.weight"? That is the weight of a linear module, with rows of outputs; a parameter "X" may be
+// transposed.
+bool expert_names_is_module_weight(const char *name);
+
 // For a matrix that is not quantised: EXPERTD_ERR_CHECKPOINT if it is below an adapter.
 FALLIBLE expert_names_check_plain(const struct tensor_finder *finder, const char *module);
 

@@ -201,6 +201,7 @@ static FALLIBLE place_layer(const struct layer_survey *survey, const struct tens
     const struct experts_place *place = &survey->experts[number];
     search->finder = finder;
     search->names = survey->architecture->names;
+    search->parallel_mlp = survey->architecture->parallel_mlp;
     TRY(tensor_name(search->layer, "%.*s", (int)place->layer, place->name));
     TRY(tensor_name(search->block, "%.*s", (int)place->block, place->name));
     TRY(tensor_name(search->module, "%.*s", (int)place->module, place->name));

@@ -1,5 +1,7 @@
 #include "expert/layout/separate_experts.h"
 
+#include <inttypes.h>
+
 #include "expert/quantised/quantised_tensors.h"
 
 // One matrix [n, k] of plain elements, or of codes (the names of a quantised format).
@@ -8,7 +10,20 @@ struct matrix {
     struct quantised_matrix quantised;
 };
 
-static FALLIBLE take_matrix(struct tensor_finder *finder, const struct quantised_module *module, struct matrix *out) {
+// A square parameter X that was cut from a stacked one may be transposed as that one is.
+static FALLIBLE check_orientation(const struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k) {
+    if (n == k && !expert_names_is_module_weight(name)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT,
+             "%s: tensor %s is [%" PRIu64 ", %" PRIu64 "] and may be transposed: its rows and columns are equal in number, and no "
+             "other tensor tells; store it in rows of outputs under the name %s.weight, or gate and up in one tensor",
+             checkpoint_path(finder->checkpoint), name, n, k, name);
+    }
+    return OK;
+}
+
+// oriented: another tensor tells the orientation of a square parameter.
+static FALLIBLE take_matrix(struct tensor_finder *finder, const struct quantised_module *module, bool oriented,
+                            struct matrix *out) {
     char name[TENSOR_NAME_MAX];
     *out = (struct matrix){.plain.data = NULL};
     if (quantised_exists(finder, module->name)) {
@@ -17,7 +32,8 @@ static FALLIBLE take_matrix(struct tensor_finder *finder, const struct quantised
     TRY(quantised_explain(finder, module->name));
     TRY(expert_names_check_plain(finder, module->name));
     TRY(expert_names_weight(finder, module->name, false, name));
-    return tensor_take_matrix(finder, name, module->n, module->k, &out->plain);
+    TRY(tensor_take_matrix(finder, name, module->n, module->k, &out->plain));
+    return oriented ? OK : check_orientation(finder, name, module->n, module->k);
 }
 
 // The module of a part of expert e. out[-1] is the expert before: is this the first quantised matrix of the part, or the first
@@ -38,7 +54,7 @@ static FALLIBLE take_part(struct tensor_finder *finder, const struct separate_ex
     TRY(expert_names_module(x->layout, x->module, e, text, name));
     struct quantised_module module = module_of(name, e, part, out);
     module.n = n, module.k = k;
-    TRY(take_matrix(finder, &module, &matrix));
+    TRY(take_matrix(finder, &module, set->gate_up != NULL, &matrix));
     out->weight[part] = matrix.plain;
     out->quantised[part] = matrix.quantised;
     if (!x->with_bias) {
@@ -77,7 +93,7 @@ static FALLIBLE take_gate_up(struct tensor_finder *finder, const struct separate
     if (quantised_exists(finder, name)) {
         TRY(quantised_take_gate_up(finder, &module, x->alternate, &out->quantised[PART_GATE], &out->quantised[PART_UP]));
     } else {
-        TRY(take_matrix(finder, &module, &both));
+        TRY(take_matrix(finder, &module, true, &both)); // if it is square, down is not
         split_plain(x, &both.plain, out);
     }
     if (!x->with_bias) {

@@ -79,11 +79,6 @@ static void set_part(const struct stack *s, const struct part *p, enum expert_pa
     }
 }
 
-static bool is_spelled_weight(const char *name) {
-    size_t length = strlen(name), suffix = strlen(".weight");
-    return length > suffix && strcmp(name + length - suffix, ".weight") == 0;
-}
-
 // If no other part tells the orientation of a square tensor, X.weight is in rows, since MLX and Step-3.5 have no other; a parameter
 // X may be either.
 static FALLIBLE take_oriented(const struct stack *s, const struct part *p, bool *transposed, const struct safetensors_entry **out) {
@@ -95,7 +90,7 @@ static FALLIBLE take_oriented(const struct stack *s, const struct part *p, bool 
         *transposed = p->orientation == QUANTISED_TRANSPOSED;
         return OK;
     }
-    if (p->rows != p->columns || (is_spelled_weight(entry->name) && !s->layout->set->down_is_untransposed)) {
+    if (p->rows != p->columns || (expert_names_is_module_weight(entry->name) && !s->layout->set->down_is_untransposed)) {
         return OK;
     }
     char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];

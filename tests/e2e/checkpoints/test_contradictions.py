@@ -543,6 +543,19 @@ def top_and_text_model(random, folder):
     return Case(checkpoint, (key, f"text_config.{key}"), REFUSED if other and not wrapper else SERVED)
 
 
+def text_model_without_type(random, folder):
+    """transformers takes the object that the wrapper's class knows, programs that look for a model_type the outer one."""
+    checkpoint = new(folder, random, plain, {})
+    text = {key: value for key, value in checkpoint.config.items() if key not in ("model_type", "quantization_config")}
+    other = one_of(random, ({"num_experts_per_tok": 1}, {"num_experts": 3}, {"hidden_act": "gelu"}, {"hidden_act": None}, {}))
+    checkpoint.config.update(architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe", hidden_act="silu")
+    text.update(architectures=["Qwen3MoeForCausalLM"], hidden_act="silu")
+    text.update(other)
+    checkpoint.config["text_config"] = text
+    key = next(iter(other), "")
+    return Case(checkpoint, (key, f"text_config.{key}"), REFUSED if key and other[key] else SERVED)
+
+
 def two_text_models(random, folder):
     """SGLang prefers llm_config and language_config to text_config."""
     checkpoint = new(folder, random, plain, {})
@@ -590,8 +603,8 @@ STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symm
               order_of_compressed_tensors, bits, group_size, group_size_is_not_said, group_size_of_another_format,
               section_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
               groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting,
-              top_and_text_model, two_text_models, class_and_model_type, which_layers_have_experts, setting_of_one_layer,
-              dtype_of_elements]
+              top_and_text_model, text_model_without_type, two_text_models, class_and_model_type, which_layers_have_experts,
+              setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.layouts import (FAMILIES, H, K, Weights, by_expert, fp8_layouts_of, fused, layer_tensors, layouts_of, stacked,
+from harness.layouts import (FAMILIES, H, K, Weights, by_expert, by_part, fp8_layouts_of, fused, layer_tensors, layouts_of, stacked,
                              write_layers)
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
@@ -139,6 +139,7 @@ REFUSED = {
                                       "beside the experts, model.layers.0.mlp holds 1 x model.layers.N.mlp.chooser.weight F32 [4, 64]"),
     "a shared expert that the architecture has not": (lambda: tensors(**{"mlp.shared_expert.up_proj.weight": ONE}),
                                                       "mlp.shared_expert.up_proj.weight is in the MoE block"),
+    "one in the layer": (lambda: tensors(**{"shared_expert.up_proj.weight": ONE}), "model.layers.0.shared_expert.up_proj.weight is in"),
 }
 
 
@@ -179,6 +180,22 @@ def test_stacked_parameters_that_fit_two_orientations_are_refused(tmp_path):
 
 HARMLESS = ("mlp.experts.1.up_proj.input_scale", "mlp.experts.2.down_proj.input_global_scale", "mlp.experts._extra_state",
             "mlp.tokens_per_expert")
+
+
+@pytest.mark.parametrize("layout", (by_expert(suffix=""), by_part(suffix=""), by_expert(("w1", "v1", "w2"), suffix="")))
+def test_square_parameters_of_single_experts_may_be_transposed(layout, tmp_path):
+    """Such as are cut from stacked ones, which have both orientations."""
+    family = FAMILIES["qwen3_moe"]
+    folder = write_layers(tmp_path / "m", family, [layer_tensors(Weights(family, H, H), layout)], width=H)
+    refusal_of(folder, "is [64, 64] and may be transposed", ".weight")
+
+
+def test_the_pair_tells_the_orientation_of_square_parameters(tmp_path, start_daemon):
+    family = FAMILIES["qwen3_moe"]
+    weights = Weights(family, H, H)
+    layers = [layer_tensors(weights, layout, number) for number, layout in enumerate((by_expert(), fused(split="expert", suffix="")))]
+    answers = answers_of(start_daemon, write_layers(tmp_path / "m", family, layers, width=H), H)
+    assert answers[0] == answers[1]
 
 
 def test_tensors_without_a_part_in_the_outputs_are_ignored(tmp_path, start_daemon):
