@@ -135,6 +135,7 @@ static const struct architecture ROWS[] = {
         .group_score = EXPERTD_GROUP_MAX,
         .scale = SCALE_WEIGHTS,
         .scale_keys = {"routed_scaling_factor"},
+        .scale_default = 1, // of the vendor's configuration class; DeepSeek-VL2's smaller models leave the key out
         SHARED_COUNTED,
         .expectations = {{"topk_method", "greedy|group_limited_greedy"}},
     },

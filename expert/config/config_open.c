@@ -19,9 +19,11 @@ static err_t bad_json(const json_error_t *error, const char *text, size_t length
     memcpy(context, text + end - bytes, bytes);
     context[bytes] = '\0';
     config_replace_control_characters(context);
-    bool is_huge = json_error_code(error) == json_error_numeric_overflow;
+    const enum json_error_code code = json_error_code(error);
     return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON in line %d: %s (after: %s): %s", error->line, error->text, context,
-                      is_huge ? "no setting has a number as large: correct it" : "is the file complete?");
+                      code == json_error_numeric_overflow ? "no setting has a number as large: correct it"
+                      : code == json_error_duplicate_key  ? "remove one of the two"
+                                                          : "is the file complete?");
 }
 
 static FALLIBLE load(struct config *config) {

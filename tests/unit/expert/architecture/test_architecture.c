@@ -83,6 +83,10 @@ static void deepseek_v2_limits_groups_where_its_method_says(void **state) {
     assert_true(p.routing.scale == 2.5f);
     p = params_at(DEEPSEEK("deepseek_v2", ",\"n_group\":4,\"topk_group\":2,\"topk_method\":\"greedy\""), 1);
     assert_true(p.routing.num_groups <= 1);
+    p = params_at("{\"model_type\":\"deepseek_v2\",\"hidden_size\":96,\"moe_intermediate_size\":24,\"n_routed_experts\":16,"
+                  "\"num_experts_per_tok\":4}",
+                  1);
+    assert_true(p.routing.scale == 1); // as DeepSeek-VL2's smaller models leave it out
     refuse_params(DEEPSEEK("deepseek_v2", ",\"norm_topk_prob\":true"), "norm_topk_prob is true");
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"noaux_tc\""), "topk_method is noaux_tc");
 }
