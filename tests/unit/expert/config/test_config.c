@@ -256,8 +256,9 @@ static void bad_json_names_its_line(void **state) {
     refuse_text("{\"a\": 1, \"a\": 1}", "duplicate");
     refuse_text("{\"a\": 1, \"a\": 1}", "remove one of the two");
     refuse_text("{} {}", "bad JSON");
-    refuse_text("{\"b\": 2, \"a\": 1e999}",
-                "bad JSON in line 1: real number overflow near '1e999' (after: {\"b\": 2, \"a\": 1e999): no setting has a number as large");
+    refuse_text(
+        "{\"b\": 2, \"a\": 1e999}",
+        "bad JSON in line 1: real number overflow near '1e999' (after: {\"b\": 2, \"a\": 1e999): no setting has a number as large");
     refuse_text("{\"a\": 1000000000000000000000}", "(after: {\"a\": 1000000000000000000000)");
     refuse_text("{\"a", "bad JSON");
     refuse_text("{\"a\\", "bad JSON");
