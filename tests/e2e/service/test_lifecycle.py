@@ -463,7 +463,7 @@ def test_http_pages(served, client):
     status = json.loads(served.get("/api/status")[1])
     assert "qwen2_moe" in json.dumps(status)
     assert [layer["weights"] for layer in status["layers"]] == ["BF16"] and "device" not in status
-    assert "<td>BF16<td>" in served.get("/")[1]
+    assert "<td>BF16, shared bf16<td>" in served.get("/")[1]
     assert served.get("/nothing")[0] == 404
     assert served.get("/metrics", method="POST")[0] == 405
     assert served.get("/health/live", method="HEAD")[1] == ""
