@@ -1,0 +1,161 @@
+// What the caller is to do, derived from the state.
+#include "shard/membership/membership.h"
+
+#include "base/clock.h"
+#include "shard/membership/review.h"
+#include "shard/membership/settle.h"
+#include "shard/membership/tables.h"
+
+static bool take_pending(struct membership *membership, enum member_pending kind, struct membership_action *action) {
+    uint32_t end = membership->options.members_max, found = bits_next(membership->pending[kind], 0, end);
+    if (found == end) {
+        return false;
+    }
+    bits_clear(membership->pending[kind], found);
+    action->member = found;
+    action->connection = membership->members[found].connection;
+    return true;
+}
+
+static bool next_log(struct membership *membership, struct membership_action *action) {
+    if (!take_pending(membership, PENDING_LOG, action)) {
+        return false;
+    }
+    struct member *member = &membership->members[action->member];
+    action->kind = MEMBERSHIP_LOG;
+    action->from = member->logged;
+    action->to = member->logged = member->state;
+    action->reason = member->reason;
+    return true;
+}
+
+static bool next_connection(struct membership *membership, struct membership_action *action) {
+    if (take_pending(membership, PENDING_CLOSE, action)) {
+        action->kind = MEMBERSHIP_CLOSE;
+        action->connection = membership->members[action->member].closing;
+        return true;
+    }
+    action->kind = MEMBERSHIP_DIAL;
+    return take_pending(membership, PENDING_DIAL, action);
+}
+
+static bool next_table(struct membership *membership, struct membership_action *action) {
+    if (!tables_next(membership, &action->layer)) {
+        return false;
+    }
+    action->kind = MEMBERSHIP_USE;
+    action->epoch = membership->epochs[action->layer];
+    return true;
+}
+
+static bool next_drain(struct membership *membership, struct membership_action *action) {
+    if (!take_pending(membership, PENDING_DRAIN, action)) {
+        return false;
+    }
+    action->kind = MEMBERSHIP_DRAIN;
+    action->drains = membership->members[action->member].asked == ASKED_TO_DRAIN;
+    return true;
+}
+
+static bool next_release(struct membership *membership, struct membership_action *action) {
+    BITS_FOR_EACH(i, membership->retiring, membership->options.members_max) {
+        const struct member *member = &membership->members[i];
+        action->count = member_is_up(member) ? tables_release(membership, i) : 0;
+        if (action->count > 0) {
+            action->kind = MEMBERSHIP_RELEASE;
+            action->member = i;
+            action->connection = member->connection;
+            action->number = member->inventory_sequence;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Retires come before assigns, so that memory is free sooner.
+static bool next_command(struct membership *membership, struct membership_action *action) {
+    review_run(membership);
+    for (int is_assign = 0; is_assign <= 1; is_assign++) {
+        while (take_pending(membership, is_assign ? PENDING_ASSIGN : PENDING_RETIRE, action)) {
+            action->count = is_assign ? review_assign(membership, action->member) : review_retire(membership, action->member);
+            if (action->count > 0) {
+                action->kind = is_assign ? MEMBERSHIP_ASSIGN : MEMBERSHIP_RETIRE;
+                action->number = membership->members[action->member].commands_sent;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool next(struct membership *membership, struct membership_action *action) {
+    if (membership->live_changed) {
+        membership->live_changed = false;
+        action->kind = MEMBERSHIP_SET_LIVE;
+        return true;
+    }
+    if (membership->owner_changed) {
+        membership->owner_changed = false;
+        action->kind = MEMBERSHIP_OWNER;
+        return true;
+    }
+    if (next_log(membership, action) || next_connection(membership, action) || next_table(membership, action) ||
+        next_drain(membership, action) || next_release(membership, action) || next_command(membership, action)) {
+        return true;
+    }
+    action->kind = MEMBERSHIP_DRAINED;
+    return take_pending(membership, PENDING_DRAINED, action);
+}
+
+bool membership_next(struct membership *membership, struct membership_action *action) {
+    *action = (struct membership_action){.experts = membership->list};
+    bool any = next(membership, action);
+    if (!any && bits_any(membership->touched, bits_words(membership->options.members_max))) {
+        membership_settle(membership);
+        *action = (struct membership_action){.experts = membership->list};
+        any = next(membership, action);
+    }
+    return any;
+}
+
+static int64_t sooner(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t member_wake_ns(const struct membership *membership, const struct member *member) {
+    const struct membership_options *o = &membership->options;
+    int64_t wake = CLOCK_NEVER;
+    if (member->link == LINK_WAITING || member->link == LINK_DIALLED || member->link == LINK_SYNCING) {
+        wake = member->timer_ns;
+    }
+    if (member->link == LINK_SYNCING || member->link == LINK_UP) {
+        wake = sooner(wake, health_due_ns(&member->health, &o->health));
+    }
+    if (!member->is_live && member_answers(member) && member->health.usable_ns > membership->now_ns) {
+        wake = sooner(wake, member->health.usable_ns);
+    }
+    if (!member->is_live && !member->is_expired && member->was_up) {
+        wake = sooner(wake, clock_add_ns(member->lost_ns, o->rereplicate_after_ns));
+    }
+    if (member->is_live && !member->is_settled) {
+        wake = sooner(wake, clock_add_ns(member->live_ns, o->settle_after_ns));
+    }
+    return member->copies.count[COPY_FAILED] > 0 ? sooner(wake, member->retry_ns) : wake;
+}
+
+int64_t membership_wake_ns(const struct membership *membership) {
+    const struct membership_options *o = &membership->options;
+    int64_t wake = CLOCK_NEVER;
+    if (o->is_owner && !membership->has_gathered) {
+        wake = clock_add_ns(membership->start_ns, o->gather_ns);
+    }
+    if (membership->is_acting && membership->review_is_due) {
+        wake = sooner(wake, clock_add_ns(membership->review_ns, o->review_interval_ns));
+    }
+    for (uint32_t i = 0; i < o->members_max; i++) {
+        if (membership->members[i].is_used) {
+            wake = sooner(wake, member_wake_ns(membership, &membership->members[i]));
+        }
+    }
+    return wake;
+}
