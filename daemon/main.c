@@ -117,6 +117,7 @@ static unsigned connections_per_address(const struct options *o) {
     rlim_t reserved = RESERVED_DESCRIPTORS + 2 * (rlim_t)o->max_regions;
     rlim_t left = limit.rlim_cur > 2 * reserved ? limit.rlim_cur - reserved : limit.rlim_cur / 2;
     rlim_t each = left / (o->listen_count ? o->listen_count : 1);
+    each -= o->tls_cert ? each / 3 : 0; // for connections that are being closed: acceptor_closing_max
     if (each >= o->max_connections) {
         return o->max_connections;
     }

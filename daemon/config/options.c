@@ -154,20 +154,25 @@ static FALLIBLE check_companions(const struct options *options, enum options_key
     return options_unix_path(options->admin) ? check_not_companion(options, key, address, OPTION_ADMIN, options->admin, false) : OK;
 }
 
+// With port 0 each listener takes a port of its own.
+static bool is_same(const char *a, const char *b) {
+    return strcmp(a, b) == 0 && (options_unix_path(a) || options_address_port(a) != 0);
+}
+
 static FALLIBLE check_addresses(const struct options *options) {
     for (size_t i = 0; i < options->listen_count; i++) {
-        if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
+        if (is_same(options->listen[i], options->http)) {
             FAIL(options_conflict_code(options, OPTION_LISTEN, OPTION_HTTP),
                  "listen (%s) and http (%s) are both %s: use another port for one of them", options->origins[OPTION_LISTEN],
                  options->origins[OPTION_HTTP], options->http);
         }
-        if (strcmp(options->listen[i], options->admin) == 0) {
+        if (is_same(options->listen[i], options->admin)) {
             FAIL(options_conflict_code(options, OPTION_LISTEN, OPTION_ADMIN),
                  "listen (%s) and admin (%s) are both %s: use another address for one of them", options->origins[OPTION_LISTEN],
                  options->origins[OPTION_ADMIN], options->admin);
         }
     }
-    if (strcmp(options->admin, options->http) == 0 && options_address_port(options->http) != 0) {
+    if (strcmp(options->http, "off") != 0 && is_same(options->admin, options->http)) {
         FAIL(options_conflict_code(options, OPTION_ADMIN, OPTION_HTTP),
              "admin (%s) and http (%s) are both %s: use another port for one of them", options->origins[OPTION_ADMIN],
              options->origins[OPTION_HTTP], options->http);

@@ -236,6 +236,10 @@ static unsigned find_unproven(struct acceptor *acceptor) {
     return found;
 }
 
+unsigned acceptor_closing_max(unsigned max_connections) {
+    return max_connections / 2 + 1;
+}
+
 // Shuts an unproven connection down; its owner closes it. Connections in that state are bounded too, since they have descriptors.
 // The owner may close the connection between is_open and shutdown, and the number may then be that of a socket which another thread
 // opened in between: such a connection fails, and is made anew like any that failed. False: there is none.
@@ -416,7 +420,7 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
 static FALLIBLE reserve(struct acceptor *acceptor, const struct acceptor_options *options) {
     acceptor->name = strdup(options->name);
     acceptor->connections = calloc((size_t)options->max_connections + 1, sizeof *acceptor->connections);
-    acceptor->closing_max = options->max_connections / 4 + 1;
+    acceptor->closing_max = acceptor_closing_max(options->max_connections);
     acceptor->closing = calloc(acceptor->closing_max, sizeof *acceptor->closing);
     if (!acceptor->name || !acceptor->connections || !acceptor->closing) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a listener of %u connections", options->max_connections);

@@ -35,6 +35,10 @@ struct acceptor_options {
     void *context;
 };
 
+// The most unproven connections that were replaced and that their owner has not closed yet; further ones are not replaced. They
+// have descriptors beside those of max_connections.
+unsigned acceptor_closing_max(unsigned max_connections);
+
 // `fd` is a listening, non-blocking socket. The acceptor owns it from this call, also on error.
 FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct acceptor **out);
 // Closes the listening socket and all silent connections. Connections that were handed over stay open and are still counted. NULL

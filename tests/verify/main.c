@@ -281,7 +281,7 @@ static FALLIBLE check_layers(struct verify *v) {
 }
 
 static FALLIBLE verify(struct verify *v) {
-    TRY(client_create(v->options->address, &v->client));
+    TRY(client_create_tls(v->options->address, &v->options->tls, &v->client));
     TRY(client_describe(v->client, "", v->options->timeout_us, &v->description));
     TRY(choose_layers(v));
     if (v->options->shared_memory) {

@@ -95,6 +95,18 @@ static FALLIBLE set_json(void *options, const char *value) {
     return OK;
 }
 
+#define TLS_SETTER(field)                                                                                                          \
+    static FALLIBLE set_tls_##field(void *options, const char *value) {                                                            \
+        struct verify_options *o = options;                                                                                        \
+        o->tls.on = true;                                                                                                          \
+        o->tls.field = value;                                                                                                      \
+        return OK;                                                                                                                 \
+    }
+TLS_SETTER(ca)
+TLS_SETTER(cert)
+TLS_SETTER(key)
+TLS_SETTER(server_name)
+
 static FALLIBLE set_help(void *options, const char *value) {
     struct verify_options *o = options;
     (void)value;
@@ -113,6 +125,10 @@ static const struct flag_row FLAGS[] = {
     {"--seed", "N", set_seed, "seed of the inputs (1)"},
     {"--timeout", "S", set_timeout, "timeout of each call in seconds (120)"},
     {"--shared-memory", NULL, set_shared_memory, "send tensors and answers in a shared memory region; needs a unix: address"},
+    {"--tls-ca", "FILE", set_tls_ca, "speak TLS: the CA of the daemon's certificate"},
+    {"--tls-cert", "FILE", set_tls_cert, "a certificate, for a daemon that demands one"},
+    {"--tls-key", "FILE", set_tls_key, "its key"},
+    {"--tls-server-name", "NAME", set_tls_server_name, "name that the daemon's certificate must have (default: its host)"},
     {"--json", NULL, set_json, "print one JSON object on standard output"},
     {"--help", NULL, set_help, "print this text"},
 };

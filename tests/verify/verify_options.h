@@ -7,12 +7,14 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "client/c/tls.h"
 #include "expertd/base/dtype.h"
 
 enum { VERIFY_TOKENS_MAX = 8 };
 
 struct verify_options {
     const char *address, *model, *hf_cache;
+    struct client_tls tls; // on if anything of it is given
     uint32_t tokens[VERIFY_TOKENS_MAX];
     size_t num_tokens;
     enum expertd_dtype compute_dtype; // the dtype that the daemon must compute in; EXPERTD_DTYPE_NONE: any

