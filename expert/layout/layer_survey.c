@@ -106,12 +106,36 @@ static void survey_word(struct layer_survey *survey, const char *word) {
     }
 }
 
+// The row's own word has found experts. Notes if there are others under another word: one of the two may be a tower.
+static void note_other_word(const struct layer_survey *survey, const char *word) {
+    struct experts_place other;
+    uint32_t layer;
+    for (size_t i = 0; i < checkpoint_count(survey->checkpoint); i++) {
+        if (find_place(survey, checkpoint_at(survey->checkpoint, i), word, &layer, &other)) {
+            const struct experts_place *first = &survey->first;
+            checkpoint_notes_add(
+                checkpoint_notes_of(survey->checkpoint), "experts_elsewhere",
+                "%.*s and %.*s hold experts: those of %.*s are served, as a %s names its layers, and the others are "
+                "ignored",
+                (int)first->prefix, first->name, (int)other.prefix, other.name, (int)first->prefix, first->name,
+                architecture_model_type(survey->architecture));
+            return;
+        }
+    }
+}
+
 static FALLIBLE survey_names(struct layer_survey *survey) {
     const struct tensor_names *names = survey->architecture->names;
     char text[LAYOUT_TENSORS_TEXT_MAX];
-    survey_word(survey, names->layers ? names->layers : LAYERS_WORDS[0]);
-    for (size_t i = 0; !survey->first.name && i < sizeof LAYERS_WORDS / sizeof *LAYERS_WORDS; i++) {
-        survey_word(survey, LAYERS_WORDS[i]);
+    const char *own = names->layers ? names->layers : LAYERS_WORDS[0];
+    survey_word(survey, own);
+    const bool found = survey->first.name != NULL;
+    for (size_t i = 0; i < sizeof LAYERS_WORDS / sizeof *LAYERS_WORDS; i++) {
+        if (found && strcmp(LAYERS_WORDS[i], own) != 0) {
+            note_other_word(survey, LAYERS_WORDS[i]);
+        } else if (!survey->first.name) {
+            survey_word(survey, LAYERS_WORDS[i]);
+        }
     }
     if (!survey->first.name) {
         TRY(checkpoint_require_parts(survey->checkpoint, "every matrix of experts"));

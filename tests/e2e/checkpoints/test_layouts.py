@@ -95,6 +95,16 @@ def test_any_prefix_is_the_decoder(tmp_path, start_daemon):
     assert all(answer == answers[0] for answer in answers)
 
 
+def test_experts_under_another_word_for_layers_are_in_the_log(tmp_path, start_daemon):
+    family = FAMILIES["qwen3_moe"]
+    layer, other = layer_tensors(Weights(family), by_expert()), layer_tensors(Weights(family), by_expert(), 1)
+    alone = answers_of(start_daemon, write_layers(tmp_path / "alone", family, [layer]), H)
+    both = write_layers(tmp_path / "both", family, [layer], others=[("transformer.h", [other])])
+    assert answers_of(start_daemon, both, H) == alone
+    [note] = start_daemon(model=both).events("checkpoint_note")
+    assert note["kind"] == "experts_elsewhere" and all(place in note["message"] for place in (family["prefix"], "transformer.h"))
+
+
 # ---- refusals
 
 

@@ -273,11 +273,12 @@ def config_of(family, layers, hidden=H, width=I):
     return config
 
 
-def write_layers(folder, family, layers, hidden=H, width=I, prefix=None):
-    """layers: the tensors of each layer, below it."""
+def write_layers(folder, family, layers, hidden=H, width=I, prefix=None, others=()):
+    """layers: the tensors of each layer, below it. others: further pairs of a prefix and layers."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_of(family, len(layers), hidden, width)))
     write_safetensors(folder / "model.safetensors", {
-        f"{prefix or family['prefix']}.{number}.{name}": (KINDS[array.dtype.str], array.shape, np.ascontiguousarray(array).tobytes())
-        for number, tensors in enumerate(layers) for name, array in tensors.items()})
+        f"{before}.{number}.{name}": (KINDS[array.dtype.str], array.shape, np.ascontiguousarray(array).tobytes())
+        for before, all_of_them in ((prefix or family["prefix"], layers), *others)
+        for number, tensors in enumerate(all_of_them) for name, array in tensors.items()})
     return folder
