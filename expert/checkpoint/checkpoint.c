@@ -78,10 +78,28 @@ static FALLIBLE check_identity(const struct checkpoint *c, struct shard_file *fi
     return OK;
 }
 
+// ComfyUI's files may state their formats in the header's __metadata__ only. Names, dtypes and shapes are those of other programs,
+// but some formats have another order of codes and scales, or rotated inputs.
+static FALLIBLE check_metadata(const struct safetensors *file) {
+    static const char KEY[] = "_quantization_metadata";
+    static const char *const OTHER_ORDER[] = {"nvfp4", "mxfp8", "mxfp4", "convrot"};
+    const char *stated = safetensors_metadata(file, KEY);
+    for (size_t i = 0; stated && i < sizeof OTHER_ORDER / sizeof *OTHER_ORDER; i++) {
+        if (strstr(stated, OTHER_ORDER[i])) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "%s: __metadata__.%s of its header names %s, so ComfyUI's tools wrote it: their order of codes and scales, and "
+                 "their rotations, are not supported: take the checkpoint for transformers or vLLM",
+                 file->path, KEY, OTHER_ORDER[i]);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE open_file(const struct checkpoint *c, struct shard_file *file) {
     if (!c->memory) {
         TRY(check_identity(c, file));
-        return safetensors_open(file->path, &file->shard);
+        TRY(safetensors_open(file->path, &file->shard));
+        return check_metadata(&file->shard);
     }
     const char *expected = c->names.index.count ? MEMORY_SHARD : c->names.form->single;
     if (strcmp(file->path, expected) != 0) {

@@ -322,17 +322,33 @@ static err_t visit_algorithm(void *context, const struct config *element) {
     return layers ? refuse_rotation(&of, "online_config.online_rotation_layers") : OK;
 }
 
+// Does the key ask for something? Not if it is absent, null, false, 0, "none" or an empty object.
+static bool asks(const struct config *config, const char *key) {
+    static const char *const NOTHING[] = {"false", "0", "none", "\"none\"", "\"\"", ""};
+    char text[16];
+    if (config_is_object(config, key)) {
+        return config_object_size(config, key) > 0;
+    }
+    bool has = config_has(config, key) && config_value_text(config, key, text, sizeof text);
+    for (size_t i = 0; has && i < sizeof NOTHING / sizeof *NOTHING; i++) {
+        has = strcasecmp(text, NOTHING[i]) != 0;
+    }
+    return has;
+}
+
 // Rotations of the inputs that the quantiser's own code computes while the model runs. They may leave no tensor in the file, or,
 // like Quark's shared_input_rotation_N, one outside the block.
 static FALLIBLE refuse_rotations(const struct rotations *of) {
     static const char *const KEYS[] = {"transform_config.config_groups",      // compressed-tensors
                                        "rotation",                            // GPTQModel: "hadamard"
                                        "rotation_config", "spinquant_config", // AutoRound
-                                       "hadamard_config"};                    // AutoRound 0.12
+                                       "hadamard_config",                     // AutoRound 0.12
+                                       "use_hadamard",                        // SDNQ
+                                       "convrot",                             // ComfyUI
+                                       // by their names, of no known quantiser
+                                       "rotate", "input_rotation", "online_rotation", "quarot"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        struct key key = key_in(of->object, KEYS[i]);
-        bool is_object = config_is_object(of->config, key.text);
-        if (is_object ? config_object_size(of->config, key.text) > 0 : config_has(of->config, key.text)) {
+        if (asks(of->config, key_in(of->object, KEYS[i]).text)) {
             return refuse_rotation(of, KEYS[i]);
         }
     }

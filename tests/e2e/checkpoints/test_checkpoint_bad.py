@@ -152,6 +152,17 @@ def test_a_header_that_breaks_a_rule_is_refused(folder, name):
     refused(folder, "model.safetensors", "download it again", *([tensor] if tensor else []))
 
 
+@pytest.mark.parametrize("stated", ("nvfp4", "mxfp8", "float8_e4m3fn"))
+def test_comfyuis_other_order_of_codes_is_refused(folder, start_daemon, stated):
+    """It stands in the header alone: names, dtypes and shapes are those of other programs."""
+    metadata = {"_quantization_metadata": json.dumps({"layers": {"mlp": {"format": stated}}})}
+    rewrite_header(folder / "model.safetensors", lambda header: {**header, "__metadata__": metadata})
+    if stated.startswith("float8"):
+        start_daemon(model=folder)
+    else:
+        refused(folder, "model.safetensors", "_quantization_metadata", stated, "ComfyUI")
+
+
 def header_length(length):
     return lambda data: struct.pack("<Q", length) + data[8:]
 

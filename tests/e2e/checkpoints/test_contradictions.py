@@ -276,7 +276,8 @@ def kind_of_codes(random, folder):
 def rotation(random, folder):
     """Only the quantiser's own code rotates the inputs; the file has no tensor for it."""
     checkpoint = new(folder, random, gptq(4, 32), GPTQ)
-    key, value = one_of(random, (("rotation", "hadamard"), ("rotation", None), ("rotation_config", {"hadamard_type": "hadamard"}),
+    key, value = one_of(random, (("rotation", "hadamard"), ("rotation", None), ("use_hadamard", True), ("use_hadamard", False),
+                                 ("convrot", {"size": 64}), ("rotation_config", {"hadamard_type": "hadamard"}),
                                  ("rotation_config", {}), ("spinquant_config", {"r4": True}),
                                  ("hadamard_config", {"hadamard_type": "hadamard", "block_size": 32})))
     beside = bool(random.integers(2))
