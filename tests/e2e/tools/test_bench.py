@@ -598,8 +598,12 @@ def test_files_are_written_before_output_to_a_full_pipe(served, tmp_path):
         while sorted(path.name for path in tmp_path.iterdir()) != ["kept.json", "steps.csv"]:
             assert time.monotonic() < deadline and process.poll() is None, list(tmp_path.iterdir())
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60 * SLOW) == -signal.SIGINT
+        for _ in range(6):  # the first may still find the handler of the measurement, which waits for its end
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5 * SLOW)
+                break
+        assert process.poll() in (-signal.SIGINT, INTERRUPTED)
         assert json.loads((tmp_path / "kept.json").read_text())["answers"] > 0 and len(list(tmp_path.iterdir())) == 2
     finally:
         process.kill()
