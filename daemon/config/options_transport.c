@@ -39,6 +39,16 @@ static FALLIBLE check_admin(const struct options *o) {
     return OK;
 }
 
+FALLIBLE options_check_dial(const struct options *options, const char *address) {
+    if (!options->tls_ca && !options->insecure && !options_address_is_local(address)) {
+        FAIL(EXPERTD_ERR_CONFIG,
+             "%s is on another machine, and tls_ca is not set: set it to the CA of that daemon's certificate, or set insecure "
+             "(--insecure) to send hidden states in plain text",
+             address);
+    }
+    return OK;
+}
+
 const char *options_exposed(const struct options *options, size_t index, enum options_key *key) {
     *key = OPTION_LISTEN;
     for (size_t i = 0; i < options->listen_count && !options->tls_cert; i++) {

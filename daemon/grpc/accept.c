@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "daemon/grpc/call.h"
 #include "daemon/grpc/security/identity.h"
+#include "daemon/log/log.h"
 #include "proto/control/control.h"
 
 struct method {
@@ -118,8 +119,24 @@ static void refuse_full(struct accept_slot *slot, int method) {
                                  .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_QUEUE_FULL)});
 }
 
+// Logs at most one line per second, with the number of suppressed ones.
+static void log_refusal(struct accept_slot *slot, int method) {
+    struct rpc_thread *thread = slot->thread;
+    int64_t now_ns = clock_now_ns();
+    if (now_ns < thread->next_refusal_ns) {
+        thread->suppressed++;
+        return;
+    }
+    char names[RPC_IDENTITY_MAX], quoted[2 * RPC_IDENTITY_MAX];
+    log_line(LOG_LEVEL_WARNING, "identity_refused", "method=%s names=%s since_last=%lu", METHODS[method].name,
+             log_quote(identity_text(slot->call, names), quoted, sizeof quoted), thread->suppressed);
+    thread->next_refusal_ns = clock_add_ns(now_ns, NS_PER_S);
+    thread->suppressed = 0;
+}
+
 static void refuse_identity(struct accept_slot *slot, int method) {
     char text[EXPERTD_ERR_MESSAGE_MAX];
+    log_refusal(slot, method);
     identity_refusal(slot->call, METHODS[method].role, text);
     refuse(slot, method,
            &(struct proto_error){.grpc_code = GRPC_STATUS_PERMISSION_DENIED,

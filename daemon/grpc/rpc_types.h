@@ -76,6 +76,8 @@ struct rpc_thread {
     unsigned index;
     char name[16];
     struct accept_slot accepts[ACCEPTS_PER_THREAD];
+    int64_t next_refusal_ns;  // no refused identity is logged before this time
+    unsigned long suppressed; // refused identities not logged since the last line
     // Only this thread reads and writes the fields below.
     struct rpc_call *late, *idle;
     unsigned idle_count;

@@ -200,6 +200,9 @@ def test_callers_need_a_listed_name(serve, pki, names, allowed):
     refused = failure(dial(daemon, pki.ca, pki.engine))
     assert (refused.code, refused.reason) == ("PERMISSION_DENIED", "PERMISSION")
     assert "spiffe://example/engine/7,7.engines.example" in refused.message and "tls_allow_callers" in refused.message
+    logged = daemon.wait_for("identity_refused")
+    assert (logged["level"], logged["method"]) == ("warning", "expertd.v1.Experts/Forward")
+    assert logged["names"] == "spiffe://example/engine/7,7.engines.example"
     refused = failure(dial(daemon, pki.ca, pki.nameless))
     assert "has no DNS name and no URI" in refused.message
     with dial(daemon, pki.ca, pki.engine) as client, pytest.raises(grpc.RpcError) as raised:

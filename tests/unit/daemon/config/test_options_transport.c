@@ -98,12 +98,35 @@ static void a_tcp_address_for_operators_needs_their_names(void **state) {
     expect_accepted("--model m " FILES "--tls-client-ca a --tls-allow-admins spiffe://example/admin --admin 0.0.0.0:1");
 }
 
+static void other_machines_are_dialled_with_tls_or_insecure(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *address;
+        bool allowed;
+    } CASES[] = {
+        {"--model m", "127.0.0.1:1", true},
+        {"--model m", "[::1]:1", true},
+        {"--model m", "h:1", false},
+        {"--model m --tls-ca a", "h:1", true},
+        {"--model m --insecure", "h:1", true},
+        {"--model m " FILES, "10.0.0.1:1", false}, // a certificate of its own does not check the other side
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct options o;
+        expect_ok(CASES[i].flags, "", &o);
+        assert_int_equal(err_is(options_check_dial(&o, CASES[i].address)), !CASES[i].allowed);
+        options_deinit(&o);
+    }
+    assert_non_null(strstr(expertd_err_message(), "tls_ca is not set"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_address_is_local_only_if_it_cannot_leave_the_machine),
         cmocka_unit_test(plain_addresses_beyond_the_loopback_are_refused),
         cmocka_unit_test(every_exposed_address_is_listed),
         cmocka_unit_test(a_tcp_address_for_operators_needs_their_names),
+        cmocka_unit_test(other_machines_are_dialled_with_tls_or_insecure),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
