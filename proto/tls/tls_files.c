@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/regular_file.h"
+#include "proto/tls/tls_context.h"
 #include "proto/tls/tls_names.h"
 
 enum { TIME_TEXT_MAX = 32 };
@@ -173,6 +174,21 @@ static FALLIBLE parse_key(const struct reader *reader, EVP_PKEY **out) {
     return OK;
 }
 
+// gRPC will ask the same of OpenSSL, whose security level refuses short keys and weak hashes.
+static FALLIBLE check_taken(const struct reader *reader) {
+    SSL_CTX *context = SSL_CTX_new(TLS_method());
+    bool taken = context && tls_context_use(context, reader->out->cert, reader->out->key);
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    SSL_CTX_free(context);
+    ERR_clear_error();
+    if (!taken) {
+        FAIL(reader->code,
+             "OpenSSL does not take the certificate %s with its key: %s; have the CA issue one with a longer key or a newer hash",
+             reader->paths->cert, reason ? reason : "no reason given");
+    }
+    return OK;
+}
+
 static FALLIBLE read_own(struct reader *reader) {
     const struct tls_paths *paths = reader->paths;
     if (!paths->cert != !paths->key) {
@@ -187,6 +203,7 @@ static FALLIBLE read_own(struct reader *reader) {
     struct own own = {.reader = reader};
     TRY(parse_key(reader, &own.key));
     err_t e = each_certificate(reader, paths->cert, reader->out->cert, check_own, &own);
+    e = err_is(e) ? e : check_taken(reader);
     EVP_PKEY_free(own.key);
     return e;
 }

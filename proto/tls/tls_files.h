@@ -25,10 +25,10 @@ struct tls_texts { // PEM, NULL: not given; owned
 
 enum tls_use { TLS_USE_SERVER, TLS_USE_CLIENT };
 
-// Fails with `code` if a file cannot be read, is no PEM or ends in the middle of a block; if the key is encrypted or does not
-// belong to the certificate; if the certificate has expired, is not valid yet, or is not for `use` (extended key usage); or if
-// every certificate of a CA file has expired. `cert` and `key` are given together or not at all. The message names the file.
-// EXPERTD_ERR_NOMEM. On error *out is zeroed.
+// Fails with `code` if a file cannot be read, is no PEM or ends in the middle of a block; if the key is encrypted, does not belong
+// to the certificate, or is too short for OpenSSL; if the certificate has expired, is not valid yet, or is not for `use` (extended
+// key usage); or if every certificate of a CA file has expired. `cert` and `key` are given together or not at all. The message
+// names the file. EXPERTD_ERR_NOMEM. On error *out is zeroed.
 FALLIBLE tls_texts_read(const struct tls_paths *paths, enum tls_use use, enum expertd_err_code code, struct tls_texts *out);
 void tls_texts_deinit(struct tls_texts *texts); // erases the key; legal on a zeroed struct
 

@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <openssl/err.h>
-#include <openssl/ssl.h>
+#include <openssl/pem.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "proto/tls/tls_context.h"
 #include "proto/tls/tls_names.h"
 
 struct attempt {
@@ -100,25 +101,8 @@ static bool load_ca(SSL_CTX *context, const char *pem) {
     return bio != NULL;
 }
 
-// Files that tls_texts_read has checked.
 static bool load_own(SSL_CTX *context, const struct tls_texts *texts) {
-    if (!texts || !texts->cert) {
-        return true;
-    }
-    BIO *cert = BIO_new_mem_buf(texts->cert, -1), *key = BIO_new_mem_buf(texts->key, -1);
-    X509 *leaf = cert ? PEM_read_bio_X509(cert, NULL, NULL, NULL) : NULL, *next;
-    EVP_PKEY *private_key = key ? PEM_read_bio_PrivateKey(key, NULL, NULL, NULL) : NULL;
-    bool loaded =
-        leaf && private_key && SSL_CTX_use_certificate(context, leaf) == 1 && SSL_CTX_use_PrivateKey(context, private_key) == 1;
-    while (loaded && (next = PEM_read_bio_X509(cert, NULL, NULL, NULL))) {
-        loaded = SSL_CTX_add0_chain_cert(context, next) == 1; // owns it
-    }
-    ERR_clear_error();
-    X509_free(leaf);
-    EVP_PKEY_free(private_key);
-    BIO_free(cert);
-    BIO_free(key);
-    return loaded;
+    return !texts || !texts->cert || tls_context_use(context, texts->cert, texts->key);
 }
 
 static bool expect_name(SSL *ssl, const char *name) {

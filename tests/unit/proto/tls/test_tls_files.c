@@ -119,6 +119,18 @@ static void an_encrypted_key_is_refused_without_a_question(void **state) {
            "is encrypted");
 }
 
+static void a_key_that_openssl_does_not_take_is_named(void **state) {
+    (void)state;
+    EVP_PKEY *key = EVP_RSA_gen(1024);
+    X509 *certificate = certificates_issue(&ca, key, "short", &(struct issued){0});
+    certificates_write(at("short", "crt"), certificate);
+    certificates_write_key(at("short", "key"), key);
+    X509_free(certificate);
+    EVP_PKEY_free(key);
+    refuse(&(struct tls_paths){.cert = at("short", "crt"), .key = at("short", "key")}, TLS_USE_SERVER, "short.crt",
+           "key too small");
+}
+
 // Whatever prefix of a file has been written: it is refused, except a complete one.
 static void every_half_written_file_is_refused(void **state) {
     (void)state;
@@ -180,6 +192,7 @@ int main(void) {
         cmocka_unit_test(a_chain_expires_with_its_first_certificate),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(an_encrypted_key_is_refused_without_a_question),
+        cmocka_unit_test(a_key_that_openssl_does_not_take_is_named),
         cmocka_unit_test(every_half_written_file_is_refused),
         cmocka_unit_test(bytes_that_are_no_pem_are_refused),
     };
