@@ -118,6 +118,7 @@ static grpc_tls_certificate_verifier *create_name_check(const char *patterns) {
     char *copy = patterns ? strdup(patterns) : NULL;
     if (!check || (patterns && !copy)) {
         free(check);
+        free(copy);
         return NULL;
     }
     check->patterns = copy;
