@@ -453,7 +453,7 @@ static void a_list_that_is_too_long_is_refused(void **state) {
     bench_start(b);
     uint32_t member;
     for (int i = 0; i < 4; i++) {
-        char address[8];
+        char address[16];
         snprintf(address, sizeof address, "a:%d", i);
         bench_add(b, address);
     }
