@@ -8,15 +8,11 @@ void health_connected(struct health *health, int64_t now_ns) {
     health->suspect = false;
 }
 
-static int64_t suspect_ns(const struct health *health, const struct health_options *options) {
-    return clock_add_ns(health->heard_ns, options->interval_ns * options->missed_max);
-}
-
 enum health_change health_check(struct health *health, const struct health_options *options, int64_t now_ns) {
     if (now_ns >= clock_add_ns(health->heard_ns, options->dead_after_ns)) {
         return HEALTH_DEAD;
     }
-    if (!health->suspect && now_ns >= suspect_ns(health, options)) {
+    if (!health->suspect && now_ns >= clock_add_ns(health->heard_ns, options->interval_ns * options->missed_max)) {
         health->suspect = true;
         return HEALTH_SUSPECT;
     }
@@ -51,8 +47,4 @@ void health_returned(struct health *health, const struct health_options *options
 void health_excuse(struct health *health, int64_t ns, int64_t now_ns) {
     int64_t heard_ns = clock_add_ns(health->heard_ns, ns);
     health->heard_ns = heard_ns < now_ns ? heard_ns : now_ns;
-}
-
-int64_t health_due_ns(const struct health *health, const struct health_options *options) {
-    return health->suspect ? clock_add_ns(health->heard_ns, options->dead_after_ns) : suspect_ns(health, options);
 }

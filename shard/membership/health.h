@@ -46,7 +46,5 @@ void health_absent(struct health *health, const struct health_options *options, 
 void health_returned(struct health *health, const struct health_options *options, int64_t now_ns);
 // Ignores ns of silence: this process did not run in that time, so it could not hear an echo.
 void health_excuse(struct health *health, int64_t ns, int64_t now_ns);
-// When health_check would next change something if no echo comes.
-int64_t health_due_ns(const struct health *health, const struct health_options *options);
 
 #endif

@@ -26,7 +26,7 @@ static void refuse_holders(struct membership *membership, struct expert_id id, u
     }
 }
 
-// False: the member was refused.
+// False: the digest differs from the one that counts.
 static bool take_digest(struct membership *membership, uint32_t index, struct expert_id id, uint64_t digest) {
     uint32_t cell = catalogue_cell(&membership->options.catalogue, id);
     uint16_t stated_by = membership->stated_by[cell];
@@ -34,8 +34,6 @@ static bool take_digest(struct membership *membership, uint32_t index, struct ex
     bool is_local = membership->members[index].is_local;
     bool stated_locally = stated_by < membership->options.local_members;
     if (stated_by != STATED_BY_NONE && digest != stated && (!is_local || stated_locally)) {
-        INVARIANT(!is_local); // both copies are read by this process, which verified them
-        refuse_digest(membership, index, id, digest, stated, stated_by);
         return false;
     }
     if (stated_by == STATED_BY_NONE || (is_local && !stated_locally)) {
@@ -79,11 +77,17 @@ void inventory_apply(struct membership *membership, uint32_t index, const struct
     }
     for (size_t i = 0; i < inventory->count; i++) {
         const struct copy_report *report = &inventory->reports[i];
-        bool has_bytes = report->state == COPY_READY || report->state == COPY_RETIRING;
-        if (has_bytes && !take_digest(membership, index, report->id, report->digest)) {
-            return;
+        uint32_t cell = catalogue_cell(&membership->options.catalogue, report->id);
+        enum copy_state state = report->state;
+        if ((state == COPY_READY || state == COPY_RETIRING) && !take_digest(membership, index, report->id, report->digest)) {
+            if (!member->is_local) {
+                refuse_digest(membership, index, report->id, report->digest, membership->digests[cell],
+                              membership->stated_by[cell]);
+                return;
+            }
+            state = COPY_FAILED; // two copies of this process differ
         }
-        liveness_set_copy(membership, index, catalogue_cell(&membership->options.catalogue, report->id), report->state);
+        liveness_set_copy(membership, index, cell, state);
     }
     member->inventory_sequence = inventory->sequence;
     if ((int32_t)(inventory->commands_seen - member->commands_seen) > 0) {

@@ -1,25 +1,31 @@
 // The membership of a front: which shards there are, which of them may be used, which experts they hold, and which they should
 // hold. Pure: events with their time go in, actions come out; no I/O, clock, threads, and no allocation after creation. The caller
-// dials, sends, waits and computes. One thread at a time; the live mask and the tables are copied by the caller for its own
-// threads.
+// dials, sends, waits and computes. One thread at a time; the caller copies the live mask and the tables for its other threads.
 //
-// Use: create the state in memory of membership_bytes. After each event (membership_add, membership_step) take every action by
-// membership_next and carry it out before the next event. Actions are derived from the state, in a fixed order (enum
-// membership_action_kind), so none is lost and no queue can overflow: what is taken late is taken in its latest form. Call
-// membership_step with MEMBERSHIP_TICK once per heartbeat interval, and at membership_wake_ns.
+// Use: create the state in memory of membership_bytes. After each event (membership_add, membership_step, membership_set_load) take
+// every action by membership_next and carry it out before the next event. Actions are derived from the state, in a fixed order
+// (enum membership_action_kind). So none is lost and no queue can overflow: an action that is taken late is taken in its latest
+// form.
+//
+// Call membership_step with MEMBERSHIP_TICK once per heartbeat interval, after the echoes that have arrived. Ticks that are more
+// than two intervals apart mean that this process did not run: the silence of others in that time does not count.
 //
 // A front and a shard talk over one stream in each direction, which keeps its order until it breaks. From the shard: a hello, the
 // complete inventory, then its changes. From the front: commands (assign, retire) and releases. Messages that are repeated, late or
 // of an earlier connection change nothing. holder.h is the shard's side.
 //
 // The shard's inventory is the truth: tables name what shards say they hold. Only the front with the placement lease assigns and
-// retires, including on the ranks of its own process; other fronts follow. A copy is retired in two phases: the shard announces it,
-// each front changes its table and releases the copy when no batch uses the table before, and the shard frees it then. A front
+// retires; the others follow, and no placement changes while no front has it. A copy is retired in two phases: the shard announces
+// it; each front takes it out of its table, and releases it when no batch uses the table before; then the shard frees it. A front
 // keeps using a retiring copy while no live member has another one.
 //
-// Memory: for M members and C cells (layers times the most experts of a layer, rounded up to 64), 7 C/8 + about 1,200 bytes per
-// member and 25 bytes per cell. 64 members, 60 layers of 256 experts: 1.4 MB; at every limit (1,024 members, 128 layers, 1,024
-// experts): 121 MB.
+// Ranks of this process are members too: always connected, without a lease, commanded by the same actions; the caller runs a holder
+// for each. Where several fronts use the same shards, give them no ranks of their own: an expert that lies only there is missing at
+// the others.
+//
+// Memory: for M members and C cells (layers times the most experts of a layer, rounded up to 64), 7 C / 8 + 1,220 bytes per member
+// and 29 bytes per cell. 64 members, 60 layers of 256 experts: 1.4 MB; at every limit (1,024 members, 128 layers, 1,024 experts):
+// 122 MB.
 #ifndef EXPERTD_SHARD_MEMBERSHIP_MEMBERSHIP_H
 #define EXPERTD_SHARD_MEMBERSHIP_MEMBERSHIP_H
 
@@ -107,8 +113,5 @@ bool membership_next(struct membership *membership, struct membership_action *ac
 
 // Measured load of each expert of a layer, [E of the layer]: the owner balances by it. Rows of the same time span for all layers.
 void membership_set_load(struct membership *membership, uint32_t layer, const uint64_t *rows, int64_t now_ns);
-
-// When the next MEMBERSHIP_TICK is due at the latest.
-int64_t membership_wake_ns(const struct membership *membership);
 
 #endif

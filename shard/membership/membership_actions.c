@@ -1,7 +1,6 @@
 // What the caller is to do, derived from the state.
 #include "shard/membership/membership.h"
 
-#include "base/clock.h"
 #include "shard/membership/review.h"
 #include "shard/membership/settle.h"
 #include "shard/membership/tables.h"
@@ -116,46 +115,4 @@ bool membership_next(struct membership *membership, struct membership_action *ac
         any = next(membership, action);
     }
     return any;
-}
-
-static int64_t sooner(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t member_wake_ns(const struct membership *membership, const struct member *member) {
-    const struct membership_options *o = &membership->options;
-    int64_t wake = CLOCK_NEVER;
-    if (member->link == LINK_WAITING || member->link == LINK_DIALLED || member->link == LINK_SYNCING) {
-        wake = member->timer_ns;
-    }
-    if (member->link == LINK_SYNCING || member->link == LINK_UP) {
-        wake = sooner(wake, health_due_ns(&member->health, &o->health));
-    }
-    if (!member->is_live && member_answers(member) && member->health.usable_ns > membership->now_ns) {
-        wake = sooner(wake, member->health.usable_ns);
-    }
-    if (!member->is_live && !member->is_expired && member->was_up) {
-        wake = sooner(wake, clock_add_ns(member->lost_ns, o->rereplicate_after_ns));
-    }
-    if (member->is_live && !member->is_settled) {
-        wake = sooner(wake, clock_add_ns(member->live_ns, o->settle_after_ns));
-    }
-    return member->copies.count[COPY_FAILED] > 0 ? sooner(wake, member->retry_ns) : wake;
-}
-
-int64_t membership_wake_ns(const struct membership *membership) {
-    const struct membership_options *o = &membership->options;
-    int64_t wake = CLOCK_NEVER;
-    if (o->is_owner && !membership->has_gathered) {
-        wake = clock_add_ns(membership->start_ns, o->gather_ns);
-    }
-    if (membership->is_acting && membership->review_is_due) {
-        wake = sooner(wake, clock_add_ns(membership->review_ns, o->review_interval_ns));
-    }
-    for (uint32_t i = 0; i < o->members_max; i++) {
-        if (membership->members[i].is_used) {
-            wake = sooner(wake, member_wake_ns(membership, &membership->members[i]));
-        }
-    }
-    return wake;
 }

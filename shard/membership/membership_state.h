@@ -199,6 +199,7 @@ struct membership {
     // The owner's.
     bool is_acting; // holds the lease, and has gathered
     bool has_gathered;
+    bool expects_members; // some that are listed have not been connected yet since the start
     bool target_is_old, review_is_due;
     int64_t review_ns;  // of the last review
     uint64_t *replaced; // set of cells whose copies outside the target are not needed

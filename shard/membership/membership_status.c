@@ -97,6 +97,8 @@ bool membership_member(const struct membership *membership, uint32_t index, int6
         .is_draining = member->is_draining,
         .is_drained = member->is_drained,
         .instance = member->instance,
+        .lease = member->lease,
+        .lease_owner = member->lease_owner,
         .ready = member->copies.count[COPY_READY],
         .loading = member->copies.count[COPY_LOADING],
         .retiring = member->copies.count[COPY_RETIRING] + member->copies.count[COPY_RELEASED],

@@ -26,6 +26,8 @@ struct member_status {
     enum member_reason reason; // of the last change
     bool is_local, is_listed, is_live, is_draining, is_drained;
     uint64_t instance;
+    enum member_lease lease;                   // for placement, as this member grants it
+    uint64_t lease_owner;                      // if LEASE_DENIED: the front that has it
     uint32_t ready, loading, retiring, failed; // experts
     uint64_t bytes, bytes_max;                 // memory for experts
     int64_t heard_age_ns;                      // since the last echo; -1: not connected, or local

@@ -268,7 +268,7 @@ static void place_further_copies(struct work *w) {
                     load_layer(w, layer, true);
                     loaded = true;
                 }
-                if (w->bytes_starved > 0 || !place_copy(w, cell)) {
+                if (w->options->first_copies_alone || w->bytes_starved > 0 || !place_copy(w, cell)) {
                     w->outcome->short_of_copies++;
                     break;
                 }
@@ -433,7 +433,7 @@ void placement_target(const struct target_options *options, struct target_member
         make_memory(&w);
         return;
     }
-    for (uint32_t layer = 0; layer < w.catalogue->layers; layer++) {
+    for (uint32_t layer = 0; !options->first_copies_alone && layer < w.catalogue->layers; layer++) {
         balance_layer(&w, layer);
     }
 }

@@ -40,6 +40,7 @@ struct target_options {
     const struct catalogue *catalogue;
     const uint16_t *wanted;  // [cells] copies of each expert
     const uint32_t *weights; // [cells] load of each expert, at least 1
+    bool first_copies_alone; // nothing else is placed or moved now: members are expected that may hold copies
     uint32_t slack_percent;  // a member's load in a layer may exceed the mean by so much before copies move
 };
 

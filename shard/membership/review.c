@@ -71,8 +71,24 @@ static enum target_role role_of(const struct member *member) {
     return member->is_settled ? TARGET_SETTLED : TARGET_NEW;
 }
 
+// After its own start a front does not know what members hold that are absent just then.
+static bool expects_members(const struct membership *membership) {
+    const struct membership_options *options = &membership->options;
+    if (membership->now_ns >= clock_add_ns(membership->start_ns, options->rereplicate_after_ns)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < options->members_max; i++) {
+        const struct member *member = &membership->members[i];
+        if (member->is_used && member->is_listed && !member->was_up && !member->is_refused) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void renew_targets(struct membership *membership) {
     const struct membership_options *options = &membership->options;
+    membership->expects_members = expects_members(membership);
     for (uint32_t i = 0; i < options->members_max; i++) {
         const struct member *member = &membership->members[i];
         const struct copies *copies = &member->copies;
@@ -92,6 +108,7 @@ static void renew_targets(struct membership *membership) {
     struct target_options target = {.catalogue = &options->catalogue,
                                     .wanted = membership->wanted,
                                     .weights = membership->weights,
+                                    .first_copies_alone = membership->expects_members,
                                     .slack_percent = options->slack_percent};
     placement_target(&target, membership->target_members, options->members_max, &membership->target_scratch, &membership->outcome);
 }

@@ -45,6 +45,10 @@ static void tick_member(struct membership *membership, uint32_t index) {
 }
 
 void membership_tick_members(struct membership *membership) {
+    if (membership->expects_members && has_passed(membership, membership->start_ns, membership->options.rereplicate_after_ns)) {
+        membership->expects_members = false;
+        membership->target_is_old = membership->review_is_due = true;
+    }
     for (uint32_t i = 0; i < membership->options.members_max; i++) {
         if (membership->members[i].is_used) {
             tick_member(membership, i);

@@ -143,7 +143,9 @@ static void pump_shard(struct big_world *w, uint32_t s) {
         struct message message = {.kind = TO_FRONT_MESSAGE};
         while (c->shard_open && holder_next_message(&shard->holder, c->session, &message.holder)) {
             message.count = message.holder.count;
-            memcpy(message.reports, message.holder.reports, message.count * sizeof *message.reports);
+            if (message.count > 0) {
+                memcpy(message.reports, message.holder.reports, message.count * sizeof *message.reports);
+            }
             send(w, f, s, &c->to_front, &message);
         }
     }

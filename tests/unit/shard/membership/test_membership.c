@@ -509,23 +509,6 @@ static void memory_is_bounded_by_the_limits(void **state) {
     assert_in_range(membership_bytes(&options), 1350000, 1365000);
 }
 
-static void the_wake_time_is_that_of_the_next_change(void **state) {
-    (void)state;
-    struct front_bench *b = bench_create(1, 2);
-    bench_start(b);
-    assert_int_equal(membership_wake_ns(&b->m), CLOCK_NEVER);
-    bench_join(b, "a:1", 5, "rr");
-    bench_step(b, (struct membership_event){.kind = MEMBERSHIP_TICK});
-    assert_int_equal(membership_wake_ns(&b->m) - b->now_ns, 100 * MS); // suspicion
-    bench_pass(b, 100 * MS, 0);
-    assert_int_equal(membership_wake_ns(&b->m) - b->now_ns, 1900 * MS); // death
-    bench_event(b, 0, MEMBERSHIP_DISCONNECTED);
-    assert_int_equal(membership_wake_ns(&b->m), b->now_ns); // dial
-    bench_dial(b, 0);
-    assert_int_equal(membership_wake_ns(&b->m) - b->now_ns, 5000 * MS); // the dial's end
-    bench_destroy(b);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_listed_shard_is_dialled_and_used_as_soon_as_it_says_what_it_holds),
@@ -553,7 +536,6 @@ int main(void) {
         cmocka_unit_test(a_list_that_is_too_long_is_refused),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
         cmocka_unit_test(memory_is_bounded_by_the_limits),
-        cmocka_unit_test(the_wake_time_is_that_of_the_next_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

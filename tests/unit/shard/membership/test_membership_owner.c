@@ -77,6 +77,28 @@ static void a_member_that_is_slow_to_start_holds_up_the_first_assignment_for_a_t
     bench_destroy(b);
 }
 
+static void second_copies_wait_for_members_that_may_hold_them(void **state) {
+    (void)state;
+    struct front_bench *b = owner(1, 2, 2);
+    bench_start(b);
+    bench_add(b, "down:1"); // its host is being started, as this front is
+    bench_add(b, "a:1");
+    bench_event(b, 0, MEMBERSHIP_CONNECT_FAILED);
+    bench_say_hello(b, 1, bench_hello(b, 6));
+    bench_lease(b, 1, true);
+    bench_inventory(b, 1, "r-");
+    bench_join(b, "b:1", 7, "--");
+    assert_non_null(strstr(b->actions, "assign 1: 0.1;")); // the first copy does not wait
+    assert_null(strstr(b->actions, "assign 2"));
+    bench_inventory(b, 1, " r");
+    bench_forget(b);
+    bench_pass(b, 29975 * MS, 6);
+    assert_null(strstr(b->actions, "assign"));
+    bench_pass(b, 50 * MS, 6);
+    assert_non_null(strstr(b->actions, "assign 2: 0.0 0.1;"));
+    bench_destroy(b);
+}
+
 static void nothing_is_assigned_without_the_lease(void **state) {
     (void)state;
     struct front_bench *b = owner(1, 2, 1);
@@ -372,6 +394,7 @@ int main(void) {
         cmocka_unit_test(missing_experts_are_assigned_and_used_when_they_are_ready),
         cmocka_unit_test(the_first_assignment_waits_for_members_that_may_hold_the_experts),
         cmocka_unit_test(a_member_that_is_slow_to_start_holds_up_the_first_assignment_for_a_time_only),
+        cmocka_unit_test(second_copies_wait_for_members_that_may_hold_them),
         cmocka_unit_test(nothing_is_assigned_without_the_lease),
         cmocka_unit_test(a_front_without_the_option_follows),
         cmocka_unit_test(a_member_loads_a_limited_number_of_copies_at_a_time),

@@ -26,6 +26,7 @@ struct cluster {
     struct target_member member[MEMBERS];
     uint64_t ready[MEMBERS][WORDS_MAX], loading[MEMBERS][WORDS_MAX], retiring[MEMBERS][WORDS_MAX], released[MEMBERS][WORDS_MAX];
     uint64_t failed[MEMBERS][WORDS_MAX], target[MEMBERS][WORDS_MAX];
+    bool first_copies_alone;
     uint32_t slack_percent;
     struct target_outcome outcome;
     bool changed; // by the last apply
@@ -83,7 +84,7 @@ static void compute(struct cluster *c) {
     for (uint32_t m = 0; m < c->members; m++) {
         c->member[m].bytes_used = bytes_of(c, m);
     }
-    struct target_options options = {&c->catalogue, c->wanted, c->weights, c->slack_percent};
+    struct target_options options = {&c->catalogue, c->wanted, c->weights, c->first_copies_alone, c->slack_percent};
     placement_target(&options, c->member, c->members, &scratch, &c->outcome);
     free(memory);
 }
@@ -306,6 +307,20 @@ static void first_copies_come_before_second_ones_when_memory_is_short(void **sta
     free(c);
 }
 
+static void further_copies_can_be_put_off(void **state) {
+    (void)state;
+    struct cluster *c = cluster(3, 2, 12, 2);
+    c->first_copies_alone = true;
+    compute(c);
+    assert_int_equal(apply(c), 24);
+    compute(c);
+    assert_int_equal(apply(c), 0);
+    c->first_copies_alone = false;
+    compute(c);
+    assert_int_equal(apply(c), 24);
+    free(c);
+}
+
 static void second_copies_make_room_for_experts_without_any(void **state) {
     (void)state;
     struct cluster *c = cluster(4, 1, 20, 2);
@@ -486,6 +501,7 @@ int main(void) {
         cmocka_unit_test(a_draining_member_keeps_nothing_in_its_target),
         cmocka_unit_test(a_retiring_copy_comes_back_before_another_is_loaded),
         cmocka_unit_test(first_copies_come_before_second_ones_when_memory_is_short),
+        cmocka_unit_test(further_copies_can_be_put_off),
         cmocka_unit_test(second_copies_make_room_for_experts_without_any),
         cmocka_unit_test(memory_that_is_being_freed_is_not_taken_twice),
         cmocka_unit_test(an_expert_is_not_placed_where_its_load_failed),
