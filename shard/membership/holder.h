@@ -9,8 +9,7 @@
 //
 // The lease: among the connected fronts that ask for it, the one with the lowest id has it, so all shards agree on one front.
 //
-// Memory: C cells and F fronts take 9.4 bytes per cell, and for each front 4.25 bytes per cell. 60 layers of 256 experts, 8 fronts:
-// 670 KB.
+// Memory: 9.4 bytes per cell, and 4.25 more for each front. 60 layers of 256 experts and 8 fronts: 670 KB.
 #ifndef EXPERTD_SHARD_MEMBERSHIP_HOLDER_H
 #define EXPERTD_SHARD_MEMBERSHIP_HOLDER_H
 
@@ -34,14 +33,17 @@ enum holder_cell {
     CELL_FAILED   // not assigned: it could not be loaded, or there is no memory for it. A further assignment tries again
 };
 
+// What a front was told last about the lease.
+enum holder_lease { LEASE_UNTOLD, LEASE_TOLD_GRANTED, LEASE_TOLD_DENIED };
+
 struct holder_front {
     bool is_used;
     bool asks_lease;
     bool has_inventory; // it has been told everything once
     bool is_due;        // a message is due even if no copy changed
     bool drain_is_due;
-    enum holder_lease { LEASE_UNTOLD, LEASE_TOLD_GRANTED, LEASE_TOLD_DENIED } lease; // what it was told last
-    uint32_t session;                                                                // the caller's number of its streams
+    enum holder_lease lease;
+    uint32_t session; // the caller's number of its streams
     uint64_t id;
     uint64_t lease_told; // the owner that it was told
     int64_t heard_ns;
@@ -50,6 +52,12 @@ struct holder_front {
     uint32_t *told;     // [cells] the message that said the last word about each
     uint64_t *changed;  // set of the cells to tell
     uint64_t *released; // set of the retiring cells that it does not use
+};
+
+// A session to be closed.
+struct holder_closing {
+    uint32_t session;
+    bool is_silent;
 };
 
 struct holder {
@@ -65,10 +73,7 @@ struct holder {
     uint64_t *to_free;  // set of those whose HOLDER_FREE has not been taken
     uint64_t *front_sets;
     uint32_t *front_told;
-    struct holder_closing {
-        uint32_t session;
-        bool is_silent;
-    } * closing; // [fronts_max] sessions to be closed
+    struct holder_closing *closing; // [fronts_max]
     uint32_t closing_count;
     struct copy_report *reports; // [HOLDER_LIST_MAX] of the last message
 };

@@ -31,13 +31,6 @@ void joining_list(struct membership *membership, uint32_t index, const char *add
     }
 }
 
-// The copies of a member that does not return leave the tables.
-static void leave_tables(struct membership *membership, uint32_t index) {
-    liveness_update(membership, index);
-    liveness_forget_copies(membership, index);
-    liveness_find_stale(membership, index);
-}
-
 void joining_unlist(struct membership *membership, uint32_t index) {
     struct member *member = &membership->members[index];
     if (!member->is_used || member->is_local || !member->is_listed) {
@@ -94,9 +87,9 @@ void joining_lost(struct membership *membership, uint32_t index, enum member_rea
     changed(membership, index, reason);
     liveness_update(membership, index);
     liveness_forget_copies(membership, index);
-    if (!member->is_listed) {
+    if (!member->is_listed) { // it does not return: its copies leave the tables
         member->link = LINK_NONE;
-        leave_tables(membership, index);
+        liveness_find_stale(membership, index);
     }
 }
 

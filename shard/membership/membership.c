@@ -163,7 +163,7 @@ FALLIBLE membership_init(struct membership *m, const struct membership_options *
     for (uint32_t i = 0; i < options->members_max; i++) {
         init_member(m, i, &words);
     }
-    membership_settle(m);
+    settle_members(m);
     return OK;
 }
 
@@ -194,7 +194,7 @@ FALLIBLE membership_add(struct membership *membership, const char *address, int6
     membership->now_ns = now_ns;
     joining_list(membership, *member, address);
     joining_tick(membership, *member);
-    membership_settle(membership);
+    settle_members(membership);
     return OK;
 }
 
@@ -305,14 +305,14 @@ void membership_step(struct membership *membership, const struct membership_even
         break;
     case MEMBERSHIP_TICK:
         excuse_silence(membership);
-        membership_tick_members(membership);
+        settle_tick(membership);
         break;
     default:
         if (is_current(membership, event)) {
             step_connection(membership, event);
         }
     }
-    membership_settle(membership);
+    settle_members(membership);
 }
 
 void membership_set_load(struct membership *membership, uint32_t layer, const uint64_t *rows, int64_t now_ns) {
@@ -326,5 +326,5 @@ void membership_set_load(struct membership *membership, uint32_t layer, const ui
     target_wanted(&membership->weights[first], experts, o->copies, o->replicas, o->members_max, &membership->wanted[first]);
     membership->now_ns = now_ns > membership->now_ns ? now_ns : membership->now_ns;
     membership->target_is_old = membership->review_is_due = true;
-    membership_settle(membership);
+    settle_members(membership);
 }

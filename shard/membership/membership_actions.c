@@ -110,7 +110,7 @@ bool membership_next(struct membership *membership, struct membership_action *ac
     *action = (struct membership_action){.experts = membership->list};
     bool any = next(membership, action);
     if (!any && bits_any(membership->touched, bits_words(membership->options.members_max))) {
-        membership_settle(membership);
+        settle_members(membership);
         *action = (struct membership_action){.experts = membership->list};
         any = next(membership, action);
     }

@@ -31,36 +31,36 @@ enum member_state {
 // Why a member's state changed.
 enum member_reason {
     MEMBER_ADDED,
-    MEMBER_CONNECTED,         // a new instance
-    MEMBER_RETURNED,          // the same instance
-    MEMBER_CONNECT_FAILED,    //
+    MEMBER_CONNECTED, // a new instance
+    MEMBER_RETURNED,  // the same instance
+    MEMBER_CONNECT_FAILED,
     MEMBER_CONNECT_TIMED_OUT, // no hello or no complete inventory in time
-    MEMBER_DISCONNECTED,      //
-    MEMBER_SILENT,            // heartbeats without an echo
-    MEMBER_HEARD,             // an echo after silence: a false alarm
-    MEMBER_SILENT_TOO_LONG,   // the connection was closed
-    MEMBER_PAUSE_ENDED,       // of a member that was absent too often
-    MEMBER_NEEDED,            // the pause ended early: it has the only live copy of an expert
-    MEMBER_COPIES_CHANGED,    // its copies became ready, or it was assigned others
-    MEMBER_DRAIN_REQUESTED,   //
-    MEMBER_DRAIN_CANCELLED,   //
-    MEMBER_UNLISTED,          // the address list no longer has it
-    MEMBER_OTHER_PROTOCOL,    // refused from here on
-    MEMBER_OTHER_NUMERICS,    //
-    MEMBER_OTHER_DTYPE,       //
-    MEMBER_OTHER_MODEL,       //
-    MEMBER_OTHER_EXPERT,      // an expert's digest differs
-    MEMBER_SAME_PROCESS,      // another address leads to the same instance
-    MEMBER_BROKEN_MESSAGE,    // it names experts that do not exist
+    MEMBER_DISCONNECTED,
+    MEMBER_SILENT,          // heartbeats without an echo
+    MEMBER_HEARD,           // an echo after silence: a false alarm
+    MEMBER_SILENT_TOO_LONG, // the connection was closed
+    MEMBER_PAUSE_ENDED,     // of a member that was absent too often
+    MEMBER_NEEDED,          // the pause ended early: it has the only live copy of an expert
+    MEMBER_COPIES_CHANGED,  // its copies became ready, or it was assigned others
+    MEMBER_DRAIN_REQUESTED,
+    MEMBER_DRAIN_CANCELLED,
+    MEMBER_UNLISTED,       // the address list no longer has it
+    MEMBER_OTHER_PROTOCOL, // refused from here on
+    MEMBER_OTHER_NUMERICS,
+    MEMBER_OTHER_DTYPE,
+    MEMBER_OTHER_MODEL,
+    MEMBER_OTHER_EXPERT,   // an expert's digest differs
+    MEMBER_SAME_PROCESS,   // another address leads to the same instance
+    MEMBER_BROKEN_MESSAGE, // it names experts that do not exist, or one before it was lost
     MEMBER_REASONS
 };
 
 // What a member of the other side must agree on. Strings are borrowed; at most MEMBER_VALUE_MAX - 1 bytes are compared.
 struct member_identity {
-    uint32_t protocol;         // version
-    const char *numerics_id;   //
-    const char *compute_dtype; //
-    uint8_t model_digest[16];  // of config, shapes and files
+    uint32_t protocol; // version
+    const char *numerics_id;
+    const char *compute_dtype;
+    uint8_t model_digest[16]; // of config, shapes and files
 };
 
 struct member_hello {
@@ -71,8 +71,7 @@ struct member_hello {
 };
 
 struct member_inventory {
-    uint32_t
-        sequence; // of the inventory messages of a connection: 1, 2, ... A repeated one is ignored; a gap breaks the connection
+    uint32_t sequence;      // 1, 2, ... in a connection. A repeated message is ignored; a gap ends the connection
     uint32_t commands_seen; // the shard has carried out the commands up to this number, and told what they changed
     bool is_complete;       // all that the shard holds has been told in this connection
     const struct copy_report *reports;
@@ -97,6 +96,9 @@ enum member_link {
 
 enum member_lease { LEASE_UNKNOWN, LEASE_GRANTED, LEASE_DENIED };
 
+// What an operator asked, until the member says that it does so.
+enum member_asked { ASKED_NOTHING, ASKED_TO_DRAIN, ASKED_NOT_TO_DRAIN };
+
 struct member {
     enum member_state state;   // as last derived from the fields below
     enum member_state logged;  // as last reported by MEMBERSHIP_LOG
@@ -105,14 +107,14 @@ struct member {
     bool is_local;
     bool is_listed;
     bool is_refused;
-    bool is_draining;                                                              // as it says
-    bool is_drained;                                                               // draining, and nothing is left on it
-    enum member_asked { ASKED_NOTHING, ASKED_TO_DRAIN, ASKED_NOT_TO_DRAIN } asked; // by an operator, until it says so itself
-    bool was_up;                                                                   // has been LINK_UP in its life
-    bool is_live;                                                                  // its bit of the live mask
+    bool is_draining;  // as it says
+    bool is_drained;   // draining, and nothing is left on it
+    bool was_up;       // has been LINK_UP in its life
+    bool is_live;      // its bit of the live mask
     bool is_expired;   // lost for rereplicate_after_ns: its copies do not count any more
     bool is_settled;   // live for settle_after_ns
     bool has_answered; // connected or failed once; the first assignment waits for it
+    enum member_asked asked;
     enum member_link link;
     int64_t timer_ns;
     uint32_t connection; // number of the last dial; events of others are dropped
@@ -140,15 +142,15 @@ struct member {
 };
 
 struct membership_options {
-    struct catalogue catalogue;       // its arrays are borrowed for the membership's life
-    struct member_identity identity;  // copied
-    uint32_t members_max;             // slots, local ones included
-    uint32_t local_members;           // members [0, local_members) are ranks of this process
-    const uint64_t *local_bytes_max;  // [local_members] memory for experts
-    uint32_t copies;                  // wanted of each expert, at least 1
-    uint32_t replicas;                // further copies in each layer, for the experts with the most load
-    bool is_owner;                    // asks for the placement lease
-    struct health_options health;     //
+    struct catalogue catalogue;      // its arrays are borrowed for the membership's life
+    struct member_identity identity; // copied
+    uint32_t members_max;            // slots, local ones included
+    uint32_t local_members;          // members [0, local_members) are ranks of this process
+    const uint64_t *local_bytes_max; // [local_members] memory for experts
+    uint32_t copies;                 // wanted of each expert, at least 1
+    uint32_t replicas;               // further copies in each layer, for the experts with the most load
+    bool is_owner;                   // asks for the placement lease
+    struct health_options health;
     int64_t connect_timeout_ns;       // for the hello, and again for the inventory
     struct pause_range dial, refusal; // pauses before the next dial
     int64_t rereplicate_after_ns;     // a lost copy of an expert that has a live one is made again after this time

@@ -28,12 +28,12 @@ struct target_member {
     uint64_t bytes_max;
     uint64_t bytes_used; // by all copies on the member now, also those that are being freed
     // Sets of cells, borrowed.
-    const uint64_t *ready;    // of TARGET_ABSENT: those that it had
-    const uint64_t *loading;  //
+    const uint64_t *ready; // of TARGET_ABSENT: those that it had
+    const uint64_t *loading;
     const uint64_t *retiring; // a copy that comes back into use needs no load
-    const uint64_t *released; //
-    const uint64_t *failed;   // not to be placed here
-    uint64_t *target;         // in: the previous target, so that moves under way go on; out: the new one
+    const uint64_t *released;
+    const uint64_t *failed; // not to be placed here
+    uint64_t *target;       // in: the previous target, so that moves under way go on; out: the new one
 };
 
 struct target_options {

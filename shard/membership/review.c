@@ -40,9 +40,9 @@ bool review_update_acting(struct membership *membership) {
         return false;
     }
     if (!membership->has_gathered) {
-        membership->has_gathered = has_gathered(membership);
+        membership->has_gathered = membership->lease_changed = has_gathered(membership);
     }
-    if (membership->lease_changed || !membership->is_acting) {
+    if (membership->lease_changed) {
         bool acting = membership->has_gathered && !is_denied(membership);
         membership->lease_changed = false;
         if (acting != membership->is_acting) {

@@ -44,7 +44,7 @@ static void tick_member(struct membership *membership, uint32_t index) {
     }
 }
 
-void membership_tick_members(struct membership *membership) {
+void settle_tick(struct membership *membership) {
     if (membership->expects_members && has_passed(membership, membership->start_ns, membership->options.rereplicate_after_ns)) {
         membership->expects_members = false;
         membership->target_is_old = membership->review_is_due = true;
@@ -101,10 +101,13 @@ static void finish_drain(struct membership *membership, uint32_t index) {
     }
 }
 
-// When failed loads are tried again.
+// When failed loads are tried again. Long after the last failure the pauses start anew.
 static void plan_retry(struct membership *membership, uint32_t index) {
     struct member *member = &membership->members[index];
     if (member->copies.count[COPY_FAILED] > 0 && membership->now_ns >= member->retry_ns) {
+        if (has_passed(membership, member->retry_ns, membership->options.load.max_ns)) {
+            member->load_pause = (struct growing_pause){0};
+        }
         member->retry_ns = clock_add_ns(membership->now_ns, growing_pause_take(&member->load_pause, membership->options.load));
     }
 }
@@ -119,7 +122,7 @@ static void settle_member(struct membership *membership, uint32_t index) {
     bits_put(membership->pending[PENDING_LOG], index, member->state != member->logged);
 }
 
-void membership_settle(struct membership *membership) {
+void settle_members(struct membership *membership) {
     size_t words = bits_words(membership->options.members_max);
     while (bits_any(membership->touched, words)) {
         BITS_FOR_EACH(i, membership->touched, membership->options.members_max) {

@@ -6,8 +6,8 @@
 #include "shard/membership/membership_state.h"
 
 // Time has passed for every member.
-void membership_tick_members(struct membership *membership);
+void settle_tick(struct membership *membership);
 
-void membership_settle(struct membership *membership);
+void settle_members(struct membership *membership);
 
 #endif
