@@ -113,7 +113,9 @@ static size_t arrays(struct membership *m, const struct membership_options *o, c
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         char *at = memory ? memory + used : NULL;
         memcpy(list[i].array, &at, sizeof at);
-        m->state_bytes = list[i].array == (void *)&m->no_cells ? used : m->state_bytes;
+        if (list[i].array == (void *)&m->no_cells) {
+            m->state_bytes = used;
+        }
         used += arena_rounded(list[i].bytes);
     }
     return used;

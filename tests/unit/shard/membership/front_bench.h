@@ -30,7 +30,7 @@ struct front_bench {
     bool keeps_tables;        // MEMBERSHIP_IN_FORCE is not sent by itself
 };
 
-static inline void bench_put(struct front_bench *b, const char *format, ...) {
+static inline __attribute__((format(printf, 2, 3))) void bench_put(struct front_bench *b, const char *format, ...) {
     size_t used = strlen(b->actions);
     va_list arguments;
     va_start(arguments, format);
@@ -48,7 +48,9 @@ static inline void bench_record(struct front_bench *b, const struct membership_a
     switch (action->kind) {
     case MEMBERSHIP_SET_LIVE:
         for (uint32_t i = 0; i < b->options.members_max; i++) {
-            bench_put(b, membership_is_live(&b->m, i) ? " %u" : "", i);
+            if (membership_is_live(&b->m, i)) {
+                bench_put(b, " %u", i);
+            }
         }
         break;
     case MEMBERSHIP_OWNER:

@@ -70,9 +70,9 @@ static void check_coverage(uint32_t f) {
 
 void world_check_release(uint32_t f, uint32_t s, uint8_t experts) {
     const struct membership *front = &world_current()->fronts[f];
-    for (uint16_t e = 0; e < EXPERTS; e++) {
+    for (uint32_t e = 0; e < EXPERTS; e++) {
         uint32_t holder;
-        if ((experts >> e & 1) && membership_holders(front, (struct expert_id){0, e}, &holder, 1) == 0) {
+        if ((experts >> e & 1) && membership_holders(front, (struct expert_id){0, (uint16_t)e}, &holder, 1) == 0) {
             fail_msg("front %u releases its last copy of expert %u, on shard %u", f, e, s);
         }
     }

@@ -51,9 +51,9 @@ static uint8_t set_of(const struct expert_id *experts, size_t count) {
 
 static size_t list_of(uint8_t set, struct expert_id experts[EXPERTS]) {
     size_t count = 0;
-    for (uint16_t e = 0; e < EXPERTS; e++) {
+    for (uint32_t e = 0; e < EXPERTS; e++) {
         if (set >> e & 1) {
-            experts[count++] = (struct expert_id){0, e};
+            experts[count++] = (struct expert_id){0, (uint16_t)e};
         }
     }
     return count;
@@ -210,9 +210,9 @@ static void front_receives(uint32_t f, uint32_t s, bool stays) {
     struct message m = receive(&W->links[f][s].to_front, stays);
     struct copy_report reports[EXPERTS];
     size_t count = 0;
-    for (uint16_t e = 0; e < EXPERTS; e++) {
+    for (uint32_t e = 0; e < EXPERTS; e++) {
         if (m.experts >> e & 1) {
-            reports[count++] = (struct copy_report){{0, e}, (enum copy_state)m.states[e], 100u + e};
+            reports[count++] = (struct copy_report){{0, (uint16_t)e}, (enum copy_state)m.states[e], 100u + e};
         }
     }
     struct membership_event event = {.kind = MEMBERSHIP_HELLO};
