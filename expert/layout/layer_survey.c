@@ -208,6 +208,7 @@ static FALLIBLE add_names(struct layer_survey *survey, uint32_t layer) {
 
 // Collects the names of all layers with experts, each once.
 static FALLIBLE collect_names(struct layer_survey *survey) {
+    INVARIANT(survey->experts);
     survey->of_block = calloc(checkpoint_count(survey->checkpoint) + 1, sizeof *survey->of_block);
     if (!survey->of_block) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of %zu tensors", checkpoint_count(survey->checkpoint));

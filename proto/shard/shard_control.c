@@ -133,7 +133,8 @@ static FALLIBLE layers_to_wire(const struct shard_hello *from, pb_layer ***list)
     return OK;
 }
 
-static FALLIBLE encode_hello(const struct shard_hello *from, pb_reply *reply, struct proto_bytes *out) {
+static FALLIBLE encode_hello(const struct shard_hello *from, struct proto_bytes *out) {
+    pb_reply reply = EXPERTD__SHARD__V1__CONTROL_REPLY__INIT;
     Expertd__Shard__V1__ShardHello hello = EXPERTD__SHARD__V1__SHARD_HELLO__INIT;
     pb_identity identity;
     TRY(layers_to_wire(from, &hello.layers));
@@ -145,14 +146,15 @@ static FALLIBLE encode_hello(const struct shard_hello *from, pb_reply *reply, st
     hello.n_layers = from->num_layers;
     hello.bytes_max = from->bytes_max;
     hello.draining = from->draining;
-    reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_HELLO;
-    reply->hello = &hello;
-    err_t e = control_pack(&reply->base, out);
+    reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_HELLO;
+    reply.hello = &hello;
+    err_t e = control_pack(&reply.base, out);
     free(hello.layers);
     return e;
 }
 
-static FALLIBLE encode_inventory(const struct shard_inventory *from, pb_reply *reply, struct proto_bytes *out) {
+static FALLIBLE encode_inventory(const struct shard_inventory *from, struct proto_bytes *out) {
+    pb_reply reply = EXPERTD__SHARD__V1__CONTROL_REPLY__INIT;
     Expertd__Shard__V1__Inventory inventory = EXPERTD__SHARD__V1__INVENTORY__INIT;
     void **pointers, *items;
     TRY(take_list(from->count, sizeof(pb_copies), &pointers, &items));
@@ -173,15 +175,16 @@ static FALLIBLE encode_inventory(const struct shard_inventory *from, pb_reply *r
     inventory.n_copies = from->count;
     inventory.copies = (pb_copies **)pointers;
     inventory.bytes_used = from->bytes_used;
-    reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_INVENTORY;
-    reply->inventory = &inventory;
-    err_t e = control_pack(&reply->base, out);
+    reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_INVENTORY;
+    reply.inventory = &inventory;
+    err_t e = control_pack(&reply.base, out);
     free(pointers);
     return e;
 }
 
 // The messages without lists.
-static FALLIBLE encode_small(const struct shard_reply *from, pb_reply *reply, struct proto_bytes *out) {
+static FALLIBLE encode_small(const struct shard_reply *from, struct proto_bytes *out) {
+    pb_reply reply = EXPERTD__SHARD__V1__CONTROL_REPLY__INIT;
     Expertd__Shard__V1__Lease lease = EXPERTD__SHARD__V1__LEASE__INIT;
     Expertd__Shard__V1__LoadProgress progress = EXPERTD__SHARD__V1__LOAD_PROGRESS__INIT;
     Expertd__Shard__V1__LoadFailure failure = EXPERTD__SHARD__V1__LOAD_FAILURE__INIT;
@@ -192,43 +195,42 @@ static FALLIBLE encode_small(const struct shard_reply *from, pb_reply *reply, st
     case SHARD_LEASE:
         lease.granted = from->lease.granted;
         lease.owner = from->lease.owner;
-        reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_LEASE;
-        reply->lease = &lease;
+        reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_LEASE;
+        reply.lease = &lease;
         break;
     case SHARD_PROGRESS:
         progress.loading = from->progress.loading;
         progress.bytes_left = from->progress.bytes_left;
         progress.bytes_per_second = from->progress.bytes_per_second;
-        reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_PROGRESS;
-        reply->progress = &progress;
+        reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_PROGRESS;
+        reply.progress = &progress;
         break;
     case SHARD_FAILURE:
         failure.layer = from->failure.layer;
         failure.expert = from->failure.expert;
         failure.message = control_clean_text(from->failure.message, text, sizeof text);
-        reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_FAILURE;
-        reply->failure = &failure;
+        reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_FAILURE;
+        reply.failure = &failure;
         break;
     case SHARD_ECHO:
         echo.number = from->echo;
-        reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_ECHO;
-        reply->echo = &echo;
+        reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_ECHO;
+        reply.echo = &echo;
         break;
     default:
         INVARIANT(from->kind == SHARD_DRAINING);
         draining.reason = control_clean_text(from->draining, text, sizeof text);
-        reply->message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_DRAINING;
-        reply->draining = &draining;
+        reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_DRAINING;
+        reply.draining = &draining;
     }
-    return control_pack(&reply->base, out);
+    return control_pack(&reply.base, out);
 }
 
 FALLIBLE shard_encode_reply(const struct shard_reply *from, struct proto_bytes *out) {
-    pb_reply reply = EXPERTD__SHARD__V1__CONTROL_REPLY__INIT;
     *out = (struct proto_bytes){0};
-    return from->kind == SHARD_HELLO       ? encode_hello(&from->hello, &reply, out)
-           : from->kind == SHARD_INVENTORY ? encode_inventory(&from->inventory, &reply, out)
-                                           : encode_small(from, &reply, out);
+    return from->kind == SHARD_HELLO       ? encode_hello(&from->hello, out)
+           : from->kind == SHARD_INVENTORY ? encode_inventory(&from->inventory, out)
+                                           : encode_small(from, out);
 }
 
 // ---- decoding

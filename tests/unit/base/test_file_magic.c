@@ -23,7 +23,7 @@ static void assert_found(const char *bytes, size_t length, const char *what) {
 static void each_kind_is_recognised(void **state) {
     (void)state;
     char tar[300] = "model/config.json", zeros[20] = "";
-    memcpy(tar + 257, "ustar", 5);
+    memcpy(tar + 257, "ustar", sizeof "ustar");
     assert_found("tjgg\1\0\0\0", 8, "before GGUF");
     assert_found("version https://hawser.github.com/spec/v1", 41, "Git LFS pointer");
     assert_found("\xef\xbb\xbf\r\n<!DOCTYPE HTML>", 20, "HTML page");

@@ -40,8 +40,8 @@ static struct rows_request request(void) {
                                    .row_bytes = 6,
                                    .num_hidden = 3,
                                    .has_token = true};
-    for (uint8_t i = 0; i < sizeof request.token; i++) {
-        request.token[i] = i;
+    for (size_t i = 0; i < sizeof request.token; i++) {
+        request.token[i] = (uint8_t)i;
     }
     return request;
 }

@@ -109,9 +109,10 @@ static void hostile_names_match_nothing(void **state) {
     memset(many, '.', 1 << 20);
     assert_false(tls_identity_matches("*.example", &(struct tls_name){TLS_NAME_DNS, many, 1 << 20}));
     memset(many, 'a', 1 << 20);
-    memcpy(many + (1 << 20) - 8, ".example", 8);
+    memcpy(many + (1 << 20) - 8, (const char[8]){'.', 'e', 'x', 'a', 'm', 'p', 'l', 'e'}, 8);
     assert_false(tls_identity_matches("*.example", &(struct tls_name){TLS_NAME_DNS, many, 1 << 20}));
-    memcpy(many, "spiffe://example/shard/", 23);
+    snprintf(many, 1 << 20, "spiffe://example/shard/");
+    many[23] = 'a';
     assert_false(tls_identity_matches("spiffe://example/shard/*", &(struct tls_name){TLS_NAME_URI, many, 1 << 20}));
     free(many);
 }
