@@ -110,7 +110,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .type = OPTIONS_TEXT,
                        .offset = FIELD(tls_ca),
                        .value = "FILE",
-                       .help = "PEM file of CA certificates that servers are checked against to which this daemon connects."},
+                       .help = "PEM file of CA certificates that servers are checked against to which this daemon connects. No "
+                               "effect yet: it connects to none until shards in other processes exist."},
     [OPTION_TLS_ALLOW_CALLERS] = {.name = "tls_allow_callers",
                                   .type = OPTIONS_IDENTITIES,
                                   .offset = FIELD(tls_allow_callers),
@@ -124,13 +125,14 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_fronts),
                                  .value = "NAMES",
-                                 .help = "The same for fronts that may use this daemon as a shard."},
+                                 .help = "The same for fronts that may use this daemon as a shard. No effect yet: shards in other "
+                                         "processes do not exist."},
     [OPTION_TLS_ALLOW_SHARDS] = {.name = "tls_allow_shards",
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_shards),
                                  .value = "NAMES",
                                  .help = "Names, as above, one of which the certificate of a shard must have to which this daemon "
-                                         "connects. Without it: the host of the shard's address."},
+                                         "connects. Without it: the host of the shard's address. No effect yet."},
     [OPTION_TLS_ALLOW_ADMINS] = {.name = "tls_allow_admins",
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_admins),
