@@ -79,7 +79,7 @@ static FALLIBLE encode_lists(const struct shard_request *from, struct proto_byte
     Expertd__Shard__V1__Release release = EXPERTD__SHARD__V1__RELEASE__INIT;
     pb_experts **experts;
     TRY(experts_to_wire(&from->experts, &experts));
-    release.version = from->number;
+    release.sequence = from->number;
     command.number = (uint32_t)from->number;
     release.n_experts = command.n_experts = from->experts.count;
     release.experts = command.experts = experts;
@@ -169,7 +169,7 @@ static FALLIBLE encode_inventory(const struct shard_inventory *from, struct prot
         to->n_digests = copies->digests ? copies->count : 0;
         to->digests = (uint64_t *)copies->digests;
     }
-    inventory.version = from->version;
+    inventory.sequence = from->sequence;
     inventory.commands_seen = from->commands_seen;
     inventory.complete = from->complete;
     inventory.n_copies = from->count;
@@ -331,7 +331,7 @@ static FALLIBLE request_from_wire(const pb_request *from, struct shard_message *
         return command_from_wire(from->retire, owner, out);
     case EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_RELEASE:
         out->kind = SHARD_RELEASE;
-        out->number = from->release->version;
+        out->number = from->release->sequence;
         return lists_from_wire(from->release->n_experts, from->release->experts, owner, &out->experts);
     case EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_HEARTBEAT:
         out->kind = SHARD_HEARTBEAT;
@@ -412,7 +412,7 @@ static FALLIBLE inventory_from_wire(const Expertd__Shard__V1__Inventory *from, s
     for (size_t i = 0; i < from->n_copies; i++) {
         TRY(copies_from_wire(from->copies[i], &copies[i]));
     }
-    *to = (struct shard_inventory){.version = from->version,
+    *to = (struct shard_inventory){.sequence = from->sequence,
                                    .commands_seen = from->commands_seen,
                                    .complete = from->complete,
                                    .copies = copies,

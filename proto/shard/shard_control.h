@@ -52,7 +52,7 @@ struct shard_request {
     enum shard_request_kind kind;
     union {
         struct shard_front_hello hello;
-        struct { // SHARD_ASSIGN, SHARD_RETIRE: number of the command; SHARD_RELEASE: version of the inventory
+        struct { // SHARD_ASSIGN, SHARD_RETIRE: number of the command; SHARD_RELEASE: sequence of the inventory
             uint64_t number;
             struct shard_expert_lists experts;
         };
@@ -91,7 +91,7 @@ struct shard_copies {
 };
 
 struct shard_inventory {
-    uint64_t version;
+    uint64_t sequence;
     uint32_t commands_seen;
     bool complete;
     const struct shard_copies *copies; // [count]

@@ -114,10 +114,10 @@ static void an_inventory_round_trips_and_matches_protobuf_c(void **state) {
     struct shard_reply sent = {
         .kind = SHARD_INVENTORY,
         .inventory = {
-            .version = 12, .commands_seen = 4, .complete = true, .copies = copies, .count = 5, .bytes_used = UINT64_C(1) << 33}};
+            .sequence = 12, .commands_seen = 4, .complete = true, .copies = copies, .count = 5, .bytes_used = UINT64_C(1) << 33}};
     struct shard_message *owner;
     struct shard_reply got = exchange_reply(&sent, &owner);
-    assert_true(got.inventory.version == 12 && got.inventory.complete && got.inventory.bytes_used == sent.inventory.bytes_used);
+    assert_true(got.inventory.sequence == 12 && got.inventory.complete && got.inventory.bytes_used == sent.inventory.bytes_used);
     assert_int_equal(got.inventory.commands_seen, 4);
     assert_int_equal(got.inventory.count, 5);
     for (size_t i = 0; i < 5; i++) {
