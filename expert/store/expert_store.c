@@ -75,8 +75,8 @@ static FALLIBLE fill(struct expert_store *store, size_t layer, uint32_t expert, 
 
 FALLIBLE expert_store_load(struct expert_store *store, size_t layer, uint32_t expert, unsigned thread,
                            const struct topology_node *node, struct expert_block **out, uint64_t *digest) {
+    INVARIANT(layer < store->model->num_layers && expert < store->model->layers[layer].params.num_experts);
     const struct model_layer *target = &store->model->layers[layer];
-    INVARIANT(layer < store->model->num_layers && expert < target->params.num_experts);
     TRY_IN(expert_block_create(expert_shape_of(&target->shapes, expert)->bytes, node, out), "layer %u, expert %u",
            target->params.layer, expert);
     err_t e = fill(store, layer, expert, thread, *out, digest);

@@ -6,11 +6,16 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "expert/loader/model_load.h"
 #include "expert/store/expert_store.h"
 #include "expert/store/holdings.h"
+#include "tests/tools/checkpoint_writer.h"
 
 static const char *const MODELS[] = {
     GOLDENS "/layers/mixtral", GOLDENS "/layers/qwen2_moe",         GOLDENS "/layers/gpt_oss",    GOLDENS "/layers/deepseek_v3",
@@ -117,6 +122,32 @@ static void a_missing_model_is_an_error(void **state) {
     assert_null(model.layers);
 }
 
+// What was loaded before stays sound, and the store can still be closed.
+static void a_file_that_shrinks_is_an_error_of_the_expert(void **state) {
+    (void)state;
+    const struct checkpoint_recipe recipe = checkpoint_recipe_default();
+    char folder[] = "/tmp/expertd-test-store-XXXXXX", weights[64], config[64];
+    struct model model;
+    uint64_t digest, before;
+    assert_non_null(mkdtemp(folder));
+    snprintf(weights, sizeof weights, "%s/model.safetensors", folder);
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    assert_false(err_is(checkpoint_write(folder, &recipe)));
+    struct expert_store *store = open_store(folder, MODEL_EXPERTS_ONLY, &model);
+    struct expert_block *block = load_one(store, 0, 0, &before), *none = block;
+    assert_int_equal(truncate(weights, 4096), 0);
+    err_t e = expert_store_load(store, 0, 1, 0, NULL, &none, &digest);
+    assert_int_equal(e.code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "expert 1"));
+    assert_null(none);
+    assert_true(block->bytes > 0 && before != 0);
+    expert_block_drop(block);
+    expert_store_close(store);
+    assert_int_equal(unlink(weights), 0);
+    assert_int_equal(unlink(config), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static struct expert_block *block_of(size_t bytes) {
     struct expert_block *block;
     assert_false(err_is(expert_block_create(bytes, NULL, &block)));
@@ -187,6 +218,7 @@ int main(void) {
         cmocka_unit_test(a_front_has_the_router_and_a_shard_has_not),
         cmocka_unit_test(only_the_expert_is_read),
         cmocka_unit_test(a_missing_model_is_an_error),
+        cmocka_unit_test(a_file_that_shrinks_is_an_error_of_the_expert),
         cmocka_unit_test(holdings_count_and_share),
         cmocka_unit_test(remote_ranks_have_no_blocks),
     };
