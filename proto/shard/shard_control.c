@@ -98,6 +98,24 @@ static FALLIBLE encode_lists(const struct shard_request *from, struct proto_byte
     return e;
 }
 
+// Heartbeats and drains.
+static FALLIBLE encode_number(const struct shard_request *from, struct proto_bytes *out) {
+    pb_request request = EXPERTD__SHARD__V1__CONTROL_REQUEST__INIT;
+    Expertd__Shard__V1__Heartbeat heartbeat = EXPERTD__SHARD__V1__HEARTBEAT__INIT;
+    Expertd__Shard__V1__Drain drain = EXPERTD__SHARD__V1__DRAIN__INIT;
+    if (from->kind == SHARD_DRAIN) {
+        drain.drains = from->drains;
+        request.message_case = EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_DRAIN;
+        request.drain = &drain;
+    } else {
+        INVARIANT(from->kind == SHARD_HEARTBEAT);
+        heartbeat.number = from->heartbeat;
+        request.message_case = EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_HEARTBEAT;
+        request.heartbeat = &heartbeat;
+    }
+    return control_pack(&request.base, out);
+}
+
 FALLIBLE shard_encode_request(const struct shard_request *from, struct proto_bytes *out) {
     *out = (struct proto_bytes){0};
     switch (from->kind) {
@@ -108,13 +126,7 @@ FALLIBLE shard_encode_request(const struct shard_request *from, struct proto_byt
     case SHARD_RELEASE:
         return encode_lists(from, out);
     default:
-        INVARIANT(from->kind == SHARD_HEARTBEAT);
-        pb_request request = EXPERTD__SHARD__V1__CONTROL_REQUEST__INIT;
-        Expertd__Shard__V1__Heartbeat heartbeat = EXPERTD__SHARD__V1__HEARTBEAT__INIT;
-        heartbeat.number = from->heartbeat;
-        request.message_case = EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_HEARTBEAT;
-        request.heartbeat = &heartbeat;
-        return control_pack(&request.base, out);
+        return encode_number(from, out);
     }
 }
 
@@ -219,7 +231,8 @@ static FALLIBLE encode_small(const struct shard_reply *from, struct proto_bytes 
         break;
     default:
         INVARIANT(from->kind == SHARD_DRAINING);
-        draining.reason = control_clean_text(from->draining, text, sizeof text);
+        draining.drains = from->draining.drains;
+        draining.reason = control_clean_text(from->draining.reason, text, sizeof text);
         reply.message_case = EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_DRAINING;
         reply.draining = &draining;
     }
@@ -337,6 +350,10 @@ static FALLIBLE request_from_wire(const pb_request *from, struct shard_message *
         out->kind = SHARD_HEARTBEAT;
         out->heartbeat = from->heartbeat->number;
         return OK;
+    case EXPERTD__SHARD__V1__CONTROL_REQUEST__MESSAGE_DRAIN:
+        out->kind = SHARD_DRAIN;
+        out->drains = from->drain->drains;
+        return OK;
     default:
         FAIL(EXPERTD_ERR_MALFORMED, "a ControlRequest without a message that this version knows");
     }
@@ -452,7 +469,8 @@ static FALLIBLE reply_from_wire(const pb_reply *from, struct shard_message *owne
         return OK;
     case EXPERTD__SHARD__V1__CONTROL_REPLY__MESSAGE_DRAINING:
         out->kind = SHARD_DRAINING;
-        out->draining = from->draining->reason;
+        out->draining.drains = from->draining->drains;
+        out->draining.reason = from->draining->reason;
         return control_check_text("draining.reason", from->draining->reason);
     default:
         FAIL(EXPERTD_ERR_MALFORMED, "a ControlReply without a message that this version knows");

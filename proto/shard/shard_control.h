@@ -46,7 +46,7 @@ struct shard_front_hello {
     uint32_t max_batch_rows, max_batch_hidden;
 };
 
-enum shard_request_kind { SHARD_FRONT_HELLO = 1, SHARD_ASSIGN, SHARD_RETIRE, SHARD_RELEASE, SHARD_HEARTBEAT };
+enum shard_request_kind { SHARD_FRONT_HELLO = 1, SHARD_ASSIGN, SHARD_RETIRE, SHARD_RELEASE, SHARD_HEARTBEAT, SHARD_DRAIN };
 
 struct shard_request {
     enum shard_request_kind kind;
@@ -57,6 +57,7 @@ struct shard_request {
             struct shard_expert_lists experts;
         };
         uint64_t heartbeat;
+        bool drains; // SHARD_DRAIN
     };
 };
 
@@ -119,7 +120,10 @@ struct shard_reply {
             const char *message;
         } failure;
         uint64_t echo;
-        const char *draining; // the reason
+        struct {
+            bool drains;
+            const char *reason;
+        } draining;
     };
 };
 

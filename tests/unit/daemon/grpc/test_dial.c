@@ -1,6 +1,18 @@
 // Tests outgoing streams against a server on rpc.h in the same process.
 #include "dial_fixture.h"
 
+// A TCP socket on a free port of the loopback, whose address is written to `address`; it listens if backlog is not 0.
+static int bind_port(char address[64], int backlog) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(bound, (struct sockaddr *)&at, sizeof at), 0);
+    assert_true(backlog == 0 || listen(bound, backlog) == 0);
+    assert_int_equal(getsockname(bound, (struct sockaddr *)&at, &length), 0);
+    snprintf(address, 64, "127.0.0.1:%u", ntohs(at.sin_port));
+    return bound;
+}
+
 static void messages_of_any_size_and_parts_come_back(void **state) {
     (void)state;
     struct fixture *f = fixture_start(32 * MIB, 8);
@@ -55,17 +67,13 @@ static void a_status_with_details_is_passed_on(void **state) {
 
 static void nobody_there_is_reported_at_once_and_each_open_tries_anew(void **state) {
     (void)state;
-    struct fixture *f = fixture_start(MIB, 8);
     char address[64];
-    snprintf(address, sizeof address, "%s", f->address);
-    fixture_stop(f); // the port is free now
+    int bound = bind_port(address, 0); // the port is taken, and nobody listens on it
     struct dialler *dialler = start_dialler(MIB);
     struct dial_channel *channel = open_channel(dialler, address, NULL, NULL);
     for (int i = 0; i < 20; i++) {
-        int64_t begin_ns = clock_now_ns();
         struct seen *seen = open_stream(dialler, channel, ECHO_STREAM, CONNECT_NS);
-        assert_true(fixture_wait(&seen->closed, 1));
-        assert_true(clock_now_ns() - begin_ns < NS_PER_S);
+        assert_true(fixture_wait(&seen->closed, 1)); // with the refusal, not with the connect timeout
         assert_int_equal(seen->opened, 0);
         assert_false(seen->end.answered);
         assert_false(seen->end.cancelled);
@@ -75,26 +83,21 @@ static void nobody_there_is_reported_at_once_and_each_open_tries_anew(void **sta
     }
     dial_channel_destroy(channel);
     dialler_destroy(dialler);
+    close(bound);
 }
 
 // A listener that never accepts: its backlog takes the connection, and no HTTP/2 settings come.
 static void a_silent_server_is_given_up_after_the_connect_timeout(void **state) {
     (void)state;
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof at;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listener, 4), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
     char address[64];
-    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    int listener = bind_port(address, 4);
     struct dialler *dialler = start_dialler(MIB);
     struct dial_channel *channel = open_channel(dialler, address, NULL, NULL);
     int64_t begin_ns = clock_now_ns();
     struct seen *seen = open_stream(dialler, channel, ECHO_STREAM, 200 * (int64_t)NS_PER_MS);
     assert_true(fixture_wait(&seen->closed, 1));
     int64_t took_ns = clock_now_ns() - begin_ns;
-    assert_true(took_ns >= 200 * (int64_t)NS_PER_MS && took_ns < 2 * (int64_t)NS_PER_S);
+    assert_true(took_ns >= 200 * (int64_t)NS_PER_MS);
     assert_int_equal(seen->end.code, EXPERTD_ERR_DEADLINE);
     assert_non_null(strstr(seen->text, "was not connected within 200 ms"));
     assert_int_equal(seen->opened, 0);
@@ -154,10 +157,8 @@ static void a_cut_ends_a_write_to_a_server_that_does_not_read(void **state) {
     assert_true(dial_write(seen->stream, NULL, 0, &(struct rpc_part){bytes, 48 * MIB}, 1));
     nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
     assert_int_equal(seen->written, 0);
-    int64_t begin_ns = clock_now_ns();
     dial_channel_cut(channel);
     assert_true(fixture_wait(&seen->closed, 1));
-    assert_true(clock_now_ns() - begin_ns < NS_PER_S / 2);
     assert_int_equal(seen->lost, 1);
     assert_true(seen->end.cancelled);
     memset(bytes, POISON, 48 * MIB); // the body is free: nothing reads it any more

@@ -77,6 +77,11 @@ static void commands_releases_and_heartbeats_round_trip(void **state) {
     struct shard_request beat = {.kind = SHARD_HEARTBEAT, .heartbeat = UINT64_C(1) << 50};
     assert_true(exchange_request(&beat, &owner).heartbeat == beat.heartbeat);
     shard_message_free(owner);
+    for (int drains = 0; drains < 2; drains++) {
+        struct shard_request drain = {.kind = SHARD_DRAIN, .drains = drains}, got = exchange_request(&drain, &owner);
+        assert_true(got.kind == SHARD_DRAIN && got.drains == drains);
+        shard_message_free(owner);
+    }
 }
 
 static void a_shards_hello_round_trips(void **state) {
@@ -165,9 +170,10 @@ static void the_small_replies_round_trip(void **state) {
     sent = (struct shard_reply){.kind = SHARD_ECHO, .echo = 5};
     assert_true(exchange_reply(&sent, &owner).echo == 5);
     shard_message_free(owner);
-    sent = (struct shard_reply){.kind = SHARD_DRAINING, .draining = "SIGTERM"};
+    sent = (struct shard_reply){.kind = SHARD_DRAINING, .draining = {true, "SIGTERM"}};
     got = exchange_reply(&sent, &owner);
-    assert_string_equal(got.draining, "SIGTERM");
+    assert_true(got.draining.drains);
+    assert_string_equal(got.draining.reason, "SIGTERM");
     shard_message_free(owner);
 }
 
