@@ -12,7 +12,7 @@ static FALLIBLE check_counts(const struct placement_table *table) {
         FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "the holders of expert 0 begin at %u, not at 0", table->first[0]);
     }
     for (uint32_t e = 0; e < table->num_experts; e++) {
-        if (table->first[e + 1] <= table->first[e]) {
+        if (table->first[e + 1] < table->first[e] || (table->first[e + 1] == table->first[e] && !table->is_partial)) {
             FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "expert %u is on no shard: every expert needs one", e);
         }
         if (table->first[e + 1] - table->first[e] > table->ranks) {
@@ -121,7 +121,7 @@ FALLIBLE placement_contiguous(uint32_t num_experts, uint32_t ranks, uint64_t epo
         holders[e] = (uint32_t)(((uint64_t)ranks * (e + 1) - 1) / num_experts);
     }
     numbers[num_experts] = num_experts;
-    struct placement_table table = {num_experts, ranks, numbers, holders};
+    struct placement_table table = {.num_experts = num_experts, .ranks = ranks, .first = numbers, .holders = holders};
     err_t e = placement_from_table(&table, epoch, out);
     free(numbers);
     return e;

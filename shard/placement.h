@@ -1,5 +1,5 @@
-// Which ranks hold which expert. An expert is held by one rank or by several (replicas); a rank holds any set of experts, possibly
-// none. Immutable once created: a new placement has a new epoch. No I/O, no threads.
+// Which ranks hold which expert. An expert is held by one rank, by several (replicas), or, while shards are missing, by none; a
+// rank holds any set of experts, possibly none. Immutable once created: a new placement has a new epoch. No I/O, no threads.
 #ifndef EXPERTD_SHARD_PLACEMENT_H
 #define EXPERTD_SHARD_PLACEMENT_H
 
@@ -16,7 +16,7 @@ struct placement {
     uint64_t epoch;
     uint32_t ranks;         // R >= 1
     uint32_t num_experts;   // E
-    uint32_t copies;        // number of slots, >= E
+    uint32_t copies;        // number of slots
     uint32_t *holder_first; // [E + 1] into holders and holder_slots
     uint32_t *holders;      // [copies] the ranks that hold each expert, ascending
     uint32_t *holder_slots; // [copies] the slot of each of these copies
@@ -28,10 +28,12 @@ struct placement {
 struct placement_table {
     uint32_t num_experts, ranks;
     const uint32_t *first, *holders;
+    bool is_partial; // experts may have no holder: batches that need one of them fail (plan_make)
 };
 
 // Creates a placement from a table. The caller owns *out (placement_destroy); it is NULL on error. EXPERTD_ERR_INVALID: no experts,
-// no ranks, an expert without a rank, a rank that does not exist, or the same rank twice for one expert. EXPERTD_ERR_NOMEM.
+// no ranks, an expert without a rank unless the table is partial, a rank that does not exist, or the same rank twice for one
+// expert. EXPERTD_ERR_NOMEM.
 FALLIBLE placement_from_table(const struct placement_table *table, uint64_t epoch, struct placement **out);
 void placement_destroy(struct placement *placement); // NULL is legal
 

@@ -143,7 +143,7 @@ static FALLIBLE to_placement(const struct assignment *p, uint64_t epoch, struct 
         }
         numbers[e + 1] = at;
     }
-    struct placement_table table = {experts, p->options->ranks, numbers, holders};
+    struct placement_table table = {.num_experts = experts, .ranks = p->options->ranks, .first = numbers, .holders = holders};
     err_t e = placement_from_table(&table, epoch, out);
     free(numbers);
     return e;

@@ -65,7 +65,7 @@ FALLIBLE placement_step(const struct placement *from, const struct placement *to
     for (uint32_t e = 0; e < experts; e++) {
         numbers[e + 1] = numbers[e] + step_expert(from, to, e, &budget, left, holders + numbers[e]);
     }
-    struct placement_table table = {experts, to->ranks, numbers, holders};
+    struct placement_table table = {.num_experts = experts, .ranks = to->ranks, .first = numbers, .holders = holders};
     err_t e = placement_from_table(&table, epoch, out);
     free(numbers);
     return e;

@@ -305,7 +305,7 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
     TRY(check_fits(mover, p, layer));
     *new_epoch = p->epoch;
     struct move move = {.mover = mover, .layer = layer};
-    struct placement_table table = {p->num_experts, p->ranks, p->first, p->holders};
+    struct placement_table table = {.num_experts = p->num_experts, .ranks = p->ranks, .first = p->first, .holders = p->holders};
     TRY(placement_from_table(&table, p->epoch, &move.target));
     move.progress.all_experts = placement_missing(current(&move)->placement, move.target);
     move.progress.all_bytes = shards_missing_bytes(&layer->shapes, current(&move)->placement, move.target);

@@ -64,4 +64,8 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
 // Sets every layer's weights_id (never 0) and the model's digest.
 void loader_identify(const struct supply *supply, const struct loader_digests *digests, struct model *model);
 
+// Computes what is known of a model before an expert is read: parameters, formats and sizes of its layers, the configuration, and
+// some bytes of the routers. Processes that serve parts of one model compare it. `model` is reserved.
+void loader_fingerprint(const struct supply *supply, const struct model *model, uint8_t out[16]);
+
 #endif

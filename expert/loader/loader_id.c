@@ -139,6 +139,37 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
     return id ? id : 1; // 0 means "any" in a request
 }
 
+// Some bytes of a plain tensor that lies in a mapped file: those of a fine-tuned copy differ.
+static void add_sample(struct digest *d, const struct supply *supply, const struct layer_tensors *layer,
+                       enum supply_tensor tensor) {
+    enum { SAMPLE_BYTES_MAX = 4096 };
+    struct supply_matrix m;
+    if (supply_describe(supply, layer, SUPPLY_SHARED, tensor, &m) && m.source.data && !err_is(supply_prepare(supply, &m))) {
+        size_t span = supply_source_span(&m);
+        digest_update(d, m.source.data, span < SAMPLE_BYTES_MAX ? span : SAMPLE_BYTES_MAX);
+        supply_release(supply, &m);
+    }
+}
+
+void loader_fingerprint(const struct supply *supply, const struct model *model, uint8_t out[16]) {
+    struct digest d;
+    digest_init(&d);
+    digest_text(&d, "expertd fingerprint 1");
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct layer_tensors *tensors = &supply->layers[i];
+        const struct layer_params *params = &model->layers[i].params;
+        digest_u32(&d, params->layer);
+        add_params(&d, params);
+        for (uint32_t e = 0; e < params->num_experts; e++) {
+            add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
+        }
+        digest_u64(&d, loader_stored_bytes(supply, i));
+        add_sample(&d, supply, tensors, SUPPLY_ROUTER);
+    }
+    digest_update(&d, supply->identity, supply->identity_length);
+    digest_128(&d, out);
+}
+
 void loader_identify(const struct supply *supply, const struct loader_digests *digests, struct model *model) {
     struct digest d;
     digest_init(&d);

@@ -39,8 +39,8 @@ static FALLIBLE allocate(struct shards *shards, uint32_t runs) {
     shards->runs = calloc((size_t)runs + 1, sizeof *shards->runs); // + 1: calloc of nothing may return NULL
     shards->run_first = calloc((size_t)runs + 1, sizeof *shards->run_first);
     shards->rank_runs = calloc((size_t)placement->ranks + 1, sizeof *shards->rank_runs);
-    shards->blocks = calloc(placement->copies, sizeof *shards->blocks);
-    shards->table = calloc((size_t)placement->copies * EXPERT_TABLE, sizeof *shards->table);
+    shards->blocks = calloc((size_t)placement->copies + 1, sizeof *shards->blocks);
+    shards->table = calloc((size_t)placement->copies * EXPERT_TABLE + 1, sizeof *shards->table);
     if (!shards->runs || !shards->run_first || !shards->rank_runs || !shards->blocks || !shards->table) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of a placement");
     }

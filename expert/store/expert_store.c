@@ -92,6 +92,10 @@ uint64_t expert_store_bytes_read(const struct expert_store *store) {
     return atomic_load_explicit(&store->load.done_bytes, memory_order_relaxed);
 }
 
+void expert_store_fingerprint(const struct expert_store *store, uint8_t out[16]) {
+    loader_fingerprint(&store->supply, store->model, out);
+}
+
 void expert_store_identify(struct expert_store *store) {
     loader_identify(&store->supply, store->digests, store->model);
 }

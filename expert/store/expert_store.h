@@ -26,6 +26,9 @@ FALLIBLE expert_store_load(struct expert_store *store, size_t layer, uint32_t ex
 
 uint64_t expert_store_bytes_read(const struct expert_store *store); // of tensors, as stored; any thread
 
+// Computes what must be equal in all processes that serve parts of the model, before any expert is loaded: loader_fingerprint.
+void expert_store_fingerprint(const struct expert_store *store, uint8_t out[16]);
+
 // Sets the weights_ids of the model's layers and the model's digest. The caller has set all expert_digests.
 void expert_store_identify(struct expert_store *store);
 

@@ -276,7 +276,7 @@ static struct placement *place_on_all(const struct exchange_subject *subject) {
         }
     }
     struct placement *placement;
-    struct placement_table table = {EXPERTS, RANKS, first, holders};
+    struct placement_table table = {.num_experts = EXPERTS, .ranks = RANKS, .first = first, .holders = holders};
     assert_false(err_is(placement_from_table(&table, 1, &placement)));
     return placement;
 }

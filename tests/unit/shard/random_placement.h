@@ -35,7 +35,7 @@ static struct placement *random_placement(uint64_t *random, uint32_t experts, ui
         }
         first[e + 1] = end;
     }
-    struct placement_table table = {experts, ranks, first, holders};
+    struct placement_table table = {.num_experts = experts, .ranks = ranks, .first = first, .holders = holders};
     struct placement *placement;
     INVARIANT(!err_is(placement_from_table(&table, epoch, &placement)));
     free(first);

@@ -39,10 +39,10 @@ static void no_ranks_at_all_are_refused(void **state) {
     assert_null(p);
 }
 
-static void check_tables(const struct placement *p) {
+static void check_tables(const struct placement *p, bool is_partial) {
     uint32_t seen = 0;
     for (uint32_t e = 0; e < p->num_experts; e++) {
-        assert_true(p->holder_first[e] < p->holder_first[e + 1]);
+        assert_true(p->holder_first[e] + !is_partial <= p->holder_first[e + 1]);
         for (uint32_t i = p->holder_first[e]; i < p->holder_first[e + 1]; i++, seen++) {
             uint32_t rank = p->holders[i], slot = p->holder_slots[i];
             assert_true(i == p->holder_first[e] || rank > p->holders[i - 1]);
@@ -61,14 +61,31 @@ static void tables_agree_over_random_sets(void **state) {
     for (int round = 0; round < 300; round++) {
         uint32_t experts = 1 + (uint32_t)(next_random(&random) % 40), ranks = 1 + (uint32_t)(next_random(&random) % 9);
         struct placement *p = random_placement(&random, experts, ranks, 3, 5);
-        check_tables(p);
+        check_tables(p, false);
         placement_destroy(p);
     }
 }
 
+static void a_partial_table_may_leave_experts_without_a_shard(void **state) {
+    (void)state;
+    struct placement *p;
+    const uint32_t one[] = {0, 0, 2, 2}, none[] = {0, 0, 0, 0}, holders[] = {1, 0};
+    struct placement_table table = {.num_experts = 3, .ranks = 2, .first = one, .holders = holders, .is_partial = true};
+    assert_false(err_is(placement_from_table(&table, 7, &p)));
+    check_tables(p, true);
+    assert_int_equal(p->copies, 2);
+    assert_int_equal(placement_slot(p, 0, 0), PLACEMENT_NO_SLOT);
+    assert_int_equal(placement_slot(p, 1, 1), 1);
+    placement_destroy(p);
+    table.first = none;
+    assert_false(err_is(placement_from_table(&table, 8, &p))); // no shard holds anything yet
+    assert_int_equal(p->copies, 0);
+    placement_destroy(p);
+}
+
 static void refuse(uint32_t experts, uint32_t ranks, const uint32_t *first, const uint32_t *holders, const char *expected) {
     struct placement *p;
-    struct placement_table table = {experts, ranks, first, holders};
+    struct placement_table table = {.num_experts = experts, .ranks = ranks, .first = first, .holders = holders};
     assert_int_equal(placement_from_table(&table, 1, &p).code, EXPERTD_ERR_INVALID);
     assert_null(p);
     if (!strstr(expertd_err_message(), expected)) {
@@ -103,7 +120,7 @@ static void balanced_respects_its_limits_over_random_loads(void **state) {
         struct placement *p, *again;
         assert_false(err_is(placement_balanced(&options, 9, &p)));
         assert_false(err_is(placement_balanced(&options, 9, &again)));
-        check_tables(p);
+        check_tables(p, false);
         assert_int_equal(p->epoch, 9);
         assert_int_equal(p->copies, experts + replicas);
         for (uint32_t r = 0; r < ranks; r++) {
@@ -164,7 +181,7 @@ static void steps_lead_to_the_target_within_the_bound(void **state) {
         for (; !placement_equal(at, to); steps++) {
             struct placement *next;
             assert_false(err_is(placement_step(at, to, budget, NULL, steps + 2, &next)));
-            check_tables(next);
+            check_tables(next, false);
             assert_int_equal(next->epoch, steps + 2);
             assert_true(placement_missing(at, next) <= budget); // copies made in this step
             assert_true(at->copies + placement_missing(at, next) <= steady + budget);
@@ -204,7 +221,7 @@ static void steps_respect_the_free_slots_of_ranks(void **state) {
                 free_slots[r] = slots[r] - count_copies(at, r);
             }
             assert_false(err_is(placement_step(at, to, UINT32_MAX, free_slots, steps + 2, &next)));
-            check_tables(next);
+            check_tables(next, false);
             for (uint32_t r = 0; r < ranks; r++) {
                 uint32_t both = count_copies(at, r); // copies during the step: the old ones and the new ones
                 for (uint32_t e = 0; e < experts; e++) {
@@ -226,6 +243,7 @@ int main(void) {
         cmocka_unit_test(contiguous_covers_every_expert_once_and_evenly),
         cmocka_unit_test(no_ranks_at_all_are_refused),
         cmocka_unit_test(tables_agree_over_random_sets),
+        cmocka_unit_test(a_partial_table_may_leave_experts_without_a_shard),
         cmocka_unit_test(a_table_that_is_no_placement_is_refused_by_its_expert),
         cmocka_unit_test(balanced_respects_its_limits_over_random_loads),
         cmocka_unit_test(balanced_evens_out_a_skewed_load_and_replicas_more_so),

@@ -191,7 +191,7 @@ static void an_expert_without_a_live_rank_is_named_with_its_ranks(void **state) 
         holders[3 + r] = r;
     }
     struct placement *placement;
-    struct placement_table table = {3, MANY, first, holders};
+    struct placement_table table = {.num_experts = 3, .ranks = MANY, .first = first, .holders = holders};
     assert_false(err_is(placement_from_table(&table, 1, &placement)));
     void *memory = aligned_alloc(64, plan_bytes(2, 1, 3, MANY));
     struct plan plan;

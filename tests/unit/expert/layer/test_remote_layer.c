@@ -189,7 +189,7 @@ static err_t place(void *context, const struct layer_params *params, uint32_t ra
             holders[first[e] + 1] = (rank + 1 + (uint32_t)(next_random(&random) % (ranks - 1))) % ranks;
         }
     }
-    struct placement_table table = {experts, ranks, first, holders};
+    struct placement_table table = {.num_experts = experts, .ranks = ranks, .first = first, .holders = holders};
     err_t e = placement_from_table(&table, 1, out);
     free(first);
     free(holders);
@@ -378,7 +378,7 @@ static void a_second_fault_while_a_batch_is_computed_again_costs_a_third_plan(vo
         }
     }
     struct placement *placement;
-    struct placement_table table = {experts, 3, numbers, numbers + experts + 1};
+    struct placement_table table = {.num_experts = experts, .ranks = 3, .first = numbers, .holders = numbers + experts + 1};
     must(placement_from_table(&table, 2, &placement));
     struct shards *next;
     must(shards_move(in_force->shards, placement, &(struct block_copier){0}, &next));
@@ -496,7 +496,8 @@ static void a_second_plan_has_the_placement_in_force(void **state) {
     for (uint32_t e = 0; e <= experts; e++) {
         first[e] = e;
     }
-    must(placement_from_table(&(struct placement_table){experts, 2, first, holders}, 2, &placement)); // all on the local rank
+    must(placement_from_table(&(struct placement_table){.num_experts = experts, .ranks = 2, .first = first, .holders = holders}, 2,
+                              &placement)); // all on the local rank
     must(shards_move(f.model.layers[0].in_force->shards, placement, &(struct block_copier){0}, &f.next));
     memory_links_plant(f.links, 1, MEMORY_DIES, 0);
     void *got = malloc(want.bytes[0]);

@@ -80,8 +80,9 @@ static void runs_end_with_their_rank(void **state) {
 static void moved_blocks_keep_their_shapes(void **state) {
     (void)state;
     static const uint32_t FIRST[E + 1] = {0, 1, 2, 4, 5, 6, 8, 9}, HOLDERS[] = {1, 0, 0, 1, 0, 0, 1, 0, 1};
-    const struct placement_table table = {E, 2, FIRST, HOLDERS}; // experts 2 and 5 on both
-    struct shards *from = shards_on(2), *to;                     // 0 to 2 on the first rank
+    const struct placement_table table = {
+        .num_experts = E, .ranks = 2, .first = FIRST, .holders = HOLDERS}; // experts 2 and 5 on both
+    struct shards *from = shards_on(2), *to;                               // 0 to 2 on the first rank
     struct placement *placement;
     assert_false(err_is(placement_from_table(&table, 2, &placement)));
     assert_int_equal(shards_missing_bytes(&SHAPES_OF, from->placement, placement), 64 + 128 + 64 + 192 + 192);

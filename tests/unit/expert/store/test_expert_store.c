@@ -91,6 +91,15 @@ static void a_front_has_the_router_and_a_shard_has_not(void **state) {
     assert_int_equal(model_epoch(&front), 0);
     assert_string_equal(front.numerics_id, complete.numerics_id);
     assert_string_equal(shard.numerics_id, complete.numerics_id);
+    uint8_t prints[2][16], other[16];
+    expert_store_fingerprint(of_front, prints[0]);
+    expert_store_fingerprint(of_shard, prints[1]);
+    assert_memory_equal(prints[0], prints[1], sizeof other);
+    struct model another;
+    struct expert_store *of_another = open_store(MODELS[0], MODEL_EXPERTS_ONLY, &another);
+    expert_store_fingerprint(of_another, other);
+    assert_memory_not_equal(prints[0], other, sizeof other);
+    expert_store_close(of_another);
     assert_int_equal(expert_store_bytes_read(of_shard), 0);
     assert_true(model_weights_bytes(&shard) < model_weights_bytes(&front));
     expert_store_close(of_front);
