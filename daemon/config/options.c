@@ -6,6 +6,7 @@
 #include "daemon/config/options_address.h"
 #include "daemon/config/options_conflict.h"
 #include "daemon/config/options_defaults.h"
+#include "daemon/config/options_hosts.h"
 #include "daemon/config/options_sources.h"
 #include "daemon/config/options_table.h"
 #include "daemon/config/options_transport.h"
@@ -190,9 +191,9 @@ static FALLIBLE check_placement(const struct options *options) {
              "placement is balanced (%s), but placement_counts is not set: set it to the file of row counts per expert",
              options->origins[OPTION_PLACEMENT]);
     }
-    if (!balanced && options->replicas) {
+    if (!balanced && options->replicas && !options->shard_hosts) {
         FAIL(options_conflict_code(options, OPTION_PLACEMENT, OPTION_REPLICAS),
-             "replicas is %u (%s), but placement is %s (%s): replicas need placement balanced", options->replicas,
+             "replicas is %u (%s), but placement is %s (%s): replicas need placement balanced, or shard_hosts", options->replicas,
              options->origins[OPTION_REPLICAS], options->placement, options->origins[OPTION_PLACEMENT]);
     }
     if (!balanced && options->placement_counts) {
@@ -278,6 +279,7 @@ static FALLIBLE check_all(struct options *options) {
     TRY(check_placement(options));
     TRY(check_tuning(options));
     TRY(options_check_transport(options));
+    TRY(options_check_hosts(options));
     if (options->json && !options->inspect) {
         FAIL(EXPERTD_ERR_USAGE, "--json belongs to --inspect");
     }

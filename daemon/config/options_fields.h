@@ -23,7 +23,12 @@ struct options {
     // Patterns of tls_identity.h, separated by commas; NULL: every certificate of the CA. admins: nobody.
     char *tls_allow_callers, *tls_allow_fronts, *tls_allow_shards, *tls_allow_admins;
     bool insecure;                    // allow plain TCP beyond the loopback
-    uint32_t shards;                  // 1
+    uint32_t shards;                  // 1; of this process
+    char *shard_hosts;                // HOST:PORT or dns:NAME:PORT, separated by commas; NULL: no shards in other processes
+    uint32_t copies;                  // 1; shards that hold each expert, at least
+    bool placement_owner;             // true; may place experts on the shards of shard_hosts
+    uint32_t rereplicate_after;       // 30; seconds
+    uint32_t heartbeat_ms;            // 25
     uint32_t threads;                 // over all shards; default: the CPUs that this process may use
     enum expertd_dtype compute_dtype; // BF16 or F32; EXPERTD_DTYPE_NONE: derived from the checkpoint
     bool widen;                       // dequantise weights to the compute dtype while loading
@@ -35,7 +40,7 @@ struct options {
     char *placement_counts;        // JSON file of rows per expert, for balanced
     uint32_t replicas;             // 0; copies of experts beyond the first, per layer
     uint64_t move_bytes_max;       // 1 GiB; extra memory that a move of experts may use
-    uint32_t exchange_timeout_ms;  // 10000; limit for one batch on devices
+    uint32_t exchange_timeout_ms;  // 10000; limit for one batch on devices or remote shards
     char *numerics;                // fastest or portable
     char *kernels;                 // auto, or the name of a backend of kernels/
     char *tuning;                  // heuristic, cached or tune

@@ -110,8 +110,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .type = OPTIONS_TEXT,
                        .offset = FIELD(tls_ca),
                        .value = "FILE",
-                       .help = "PEM file of CA certificates that servers are checked against to which this daemon connects. No "
-                               "effect yet: it connects to none until shards in other processes exist."},
+                       .help = "PEM file of CA certificates that the shards of --shard-hosts are checked against. With it this "
+                               "daemon connects to them over TLS, with --tls-cert as its own certificate if that is set."},
     [OPTION_TLS_ALLOW_CALLERS] = {.name = "tls_allow_callers",
                                   .type = OPTIONS_IDENTITIES,
                                   .offset = FIELD(tls_allow_callers),
@@ -131,8 +131,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_shards),
                                  .value = "NAMES",
-                                 .help = "Names, as above, one of which the certificate of a shard must have to which this daemon "
-                                         "connects. Without it: the host of the shard's address. No effect yet."},
+                                 .help = "Names, as above, one of which the certificate of each shard of --shard-hosts must have. "
+                                         "Without it: the host of the shard's address."},
     [OPTION_TLS_ALLOW_ADMINS] = {.name = "tls_allow_admins",
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_admins),
@@ -199,11 +199,12 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .type = OPTIONS_NUMBER,
                        .offset = FIELD(shards),
                        .fallback = "1",
-                       .least = 1,
+                       .least = 0,
                        .greatest = 1024,
                        .value = "N",
                        .help =
-                           "Number of shards in this process over which the experts are distributed. Results do not depend on it."},
+                           "Number of shards in this process over which the experts are distributed; 0 is for --shard-hosts only. "
+                           "Results do not depend on it."},
     [OPTION_PLACEMENT] = {.name = "placement",
                           .type = OPTIONS_CHOICE,
                           .offset = FIELD(placement),
@@ -226,7 +227,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                          .least = 0,
                          .greatest = 1 << 16,
                          .value = "N",
-                         .help = "Additional copies of the busiest experts in each layer, for placement balanced."},
+                         .help = "Additional copies of the busiest experts in each layer, for placement balanced and for "
+                                 "--shard-hosts."},
     [OPTION_MOVE_BYTES_MAX] = {.name = "move_bytes_max",
                                .type = OPTIONS_BYTES,
                                .offset = FIELD(move_bytes_max),
@@ -236,16 +238,62 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                .value = "BYTES",
                                .help = "Memory, in addition to the weights, that moving experts between shards may use. On devices "
                                        "it is reserved at start, on each device."},
-    [OPTION_EXCHANGE_TIMEOUT_MS] = {.name = "exchange_timeout_ms",
-                                    .type = OPTIONS_NUMBER,
-                                    .offset = FIELD(exchange_timeout_ms),
-                                    .fallback = "10000",
-                                    .least = 10,
-                                    .greatest = DAY_MS,
-                                    .value = "MS",
-                                    .help =
-                                        "Time limit for one batch on devices, in milliseconds. A batch that exceeds it fails with "
-                                        "SHARD_LOST. Then several devices get a new communicator; a single device is lost."},
+    [OPTION_EXCHANGE_TIMEOUT_MS] =
+        {.name = "exchange_timeout_ms",
+         .type = OPTIONS_NUMBER,
+         .offset = FIELD(exchange_timeout_ms),
+         .fallback = "10000",
+         .least = 10,
+         .greatest = DAY_MS,
+         .value = "MS",
+         .help = "Time limit for one batch on devices or on shards of --shard-hosts, in milliseconds. A batch "
+                 "that exceeds it fails with SHARD_LOST. Then several devices get a new communicator; a "
+                 "single device is lost; a shard is connected again."},
+    [OPTION_SHARD_HOSTS] = {.name = "shard_hosts",
+                            .type = OPTIONS_HOSTS,
+                            .offset = FIELD(shard_hosts),
+                            .value = "HOSTS",
+                            .help =
+                                "Addresses of shards in other processes (expertd --role shard), separated by commas: HOST:PORT, "
+                                "or dns:NAME:PORT for every address of a DNS name, which is resolved again every few seconds. "
+                                "The experts are then distributed over these shards and --shards of this process, which may "
+                                "be 0."},
+    [OPTION_COPIES] = {.name = "copies",
+                       .type = OPTIONS_NUMBER,
+                       .offset = FIELD(copies),
+                       .fallback = "1",
+                       .least = 1,
+                       .greatest = 64,
+                       .value = "N",
+                       .help = "Number of shards that hold each expert, at least. With 2, no call fails when a shard is lost."},
+    [OPTION_PLACEMENT_OWNER] = {.name = "placement_owner",
+                                .type = OPTIONS_BOOL,
+                                .offset = FIELD(placement_owner),
+                                .fallback = "true",
+                                .value = "[BOOL]",
+                                .help =
+                                    "This front may decide which experts the shards of --shard-hosts hold. Of several fronts over "
+                                    "the same shards one decides at a time, and the others follow. false: it only follows."},
+    [OPTION_REREPLICATE_AFTER] = {.name = "rereplicate_after",
+                                  .type = OPTIONS_NUMBER,
+                                  .offset = FIELD(rereplicate_after),
+                                  .fallback = "30",
+                                  .least = 1,
+                                  .greatest = 86400,
+                                  .value = "SECONDS",
+                                  .help =
+                                      "When a shard has been lost for so long, the copies that it held are loaded on other "
+                                      "shards, as far as these have memory. Experts without any other copy are loaded at once."},
+    [OPTION_HEARTBEAT_MS] = {.name = "heartbeat_ms",
+                             .type = OPTIONS_NUMBER,
+                             .offset = FIELD(heartbeat_ms),
+                             .fallback = "25",
+                             .least = 5,
+                             .greatest = 5000,
+                             .value = "MS",
+                             .help =
+                                 "Time between heartbeats to the shards of --shard-hosts, in milliseconds. After four without an "
+                                 "answer a shard gets no rows until it answers again."},
     [OPTION_THREADS] = {.name = "threads",
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(threads),
@@ -501,8 +549,14 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
 };
 
 const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS] = {
-    {OPTION_MODEL, "Model"},          {OPTION_LISTEN, "Addresses"},         {OPTION_TLS_CERT, "TLS"},
-    {OPTION_DEVICE, "Machine"},       {OPTION_MAX_MESSAGE_BYTES, "Limits"}, {OPTION_DRAIN_TIMEOUT_MS, "Service"},
+    {OPTION_MODEL, "Model"},
+    {OPTION_LISTEN, "Addresses"},
+    {OPTION_TLS_CERT, "TLS"},
+    {OPTION_DEVICE, "Machine"},
+    {OPTION_SHARD_HOSTS, "Shards in other processes"},
+    {OPTION_THREADS, "Compute and memory"},
+    {OPTION_MAX_MESSAGE_BYTES, "Limits"},
+    {OPTION_DRAIN_TIMEOUT_MS, "Service"},
     {OPTION_CONFIG, "Configuration"},
 };
 

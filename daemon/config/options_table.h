@@ -37,6 +37,11 @@ enum options_key {
     OPTION_REPLICAS,
     OPTION_MOVE_BYTES_MAX,
     OPTION_EXCHANGE_TIMEOUT_MS,
+    OPTION_SHARD_HOSTS,
+    OPTION_COPIES,
+    OPTION_PLACEMENT_OWNER,
+    OPTION_REREPLICATE_AFTER,
+    OPTION_HEARTBEAT_MS,
     OPTION_THREADS,
     OPTION_SPIN_US,
     OPTION_MEMORY_MAX,
@@ -78,6 +83,7 @@ enum options_type {
     OPTIONS_LISTEN,  // a list of unix:PATH | HOST:PORT
     OPTIONS_ADDRESS, // HOST:PORT | off
     OPTIONS_SOCKET,  // unix:PATH | HOST:PORT | off
+    OPTIONS_HOSTS,   // HOST:PORT | dns:NAME:PORT, separated by commas
     OPTIONS_CHOICE,  // one of row.choices
     OPTIONS_DEVICE,
     OPTIONS_DTYPE,
@@ -114,7 +120,7 @@ struct options_group {
     enum options_key first;
     const char *title;
 };
-enum { OPTIONS_GROUPS = 7 };
+enum { OPTIONS_GROUPS = 9 };
 extern const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS];
 
 enum { OPTIONS_NAME_MAX = 64 }; // bytes of a key, flag or variable name, including the terminator

@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "daemon/config/options_address.h"
+#include "daemon/config/options_hosts.h"
 #include "expertd/kernels/devices.h"
 #include "proto/tls/tls_identity.h"
 
@@ -228,6 +229,8 @@ static FALLIBLE check_syntax(const struct options_row *row, const char *text, en
         return check_device(text, code);
     case OPTIONS_UIDS:
         return check_uids(text, code);
+    case OPTIONS_HOSTS:
+        return options_hosts_check(text, code);
     case OPTIONS_IDENTITIES:
         return tls_identity_check(text, code);
     default:

@@ -33,6 +33,11 @@ static void defaults_match_the_documentation(void **state) {
     assert_int_equal(o.replicas, 0);
     assert_int_equal(o.move_bytes_max, 1 << 30);
     assert_int_equal(o.exchange_timeout_ms, 10000);
+    assert_null(o.shard_hosts);
+    assert_int_equal(o.copies, 1);
+    assert_true(o.placement_owner);
+    assert_int_equal(o.rereplicate_after, 30);
+    assert_int_equal(o.heartbeat_ms, 25);
     assert_int_equal(o.threads, options_cpu_count("/proc/self/cgroup", "/sys/fs/cgroup"));
     assert_int_equal(o.compute_dtype, EXPERTD_DTYPE_NONE);
     assert_string_equal(o.device, "auto");
@@ -227,6 +232,11 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_THREADS] = "7",
     [OPTION_SPIN_US] = "0",
     [OPTION_EXCHANGE_TIMEOUT_MS] = "1234",
+    [OPTION_SHARD_HOSTS] = "127.0.0.1:7421,dns:shards.localhost:7421",
+    [OPTION_COPIES] = "2",
+    [OPTION_PLACEMENT_OWNER] = "false",
+    [OPTION_REREPLICATE_AFTER] = "60",
+    [OPTION_HEARTBEAT_MS] = "50",
     [OPTION_MEMORY_MAX] = "3GiB",
     [OPTION_MAX_MESSAGE_BYTES] = "5000",
     [OPTION_MAX_BATCH_TOKENS] = "9",
@@ -259,6 +269,8 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_TUNING] = "--model x --tuning-cache f ",
         [OPTION_TUNING_CACHE] = "--model x --tuning tune ",
         [OPTION_REPLICAS] = "--model x --placement balanced --placement-counts f ",
+        [OPTION_COPIES] = "--model x --shard-hosts 127.0.0.1:1 ",
+        [OPTION_PLACEMENT_OWNER] = "--model x --shard-hosts 127.0.0.1:1 ",
         [OPTION_TLS_CERT] = "--model x --tls-key f ",
         [OPTION_TLS_KEY] = "--model x --tls-cert f ",
         [OPTION_TLS_CLIENT_CA] = "--model x --tls-cert f --tls-key f ",
@@ -515,18 +527,21 @@ static void the_example_file_holds_every_option(void **state) {
     fclose(file);
     char *save = NULL;
     size_t used = 0;
+    bool has_counts = false; // placement_counts: not together with shard_hosts
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        bool commented = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z';
-        if (strncmp(line, "#model:", 7) != 0 && (commented || line[0] != '#')) {
+        bool commented = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z', counts = strncmp(line, "#placement_counts:", 18) == 0;
+        has_counts |= counts;
+        if (strncmp(line, "#model:", 7) != 0 && !counts && (commented || line[0] != '#')) {
             used += (size_t)snprintf(active + used, TEXT_MAX - used, "%s\n", line + commented);
         }
     }
     struct options o;
-    // The example's files are read with these two only; the fallback below shows that the file has them.
-    snprintf(flags, sizeof flags, "--placement balanced --tuning tune --config %s", write_file("example.yaml", active));
+    assert_true(has_counts);
+    // The example's file of tuned schedules is read with this one only; the fallback below shows that the file has it.
+    snprintf(flags, sizeof flags, "--tuning tune --config %s", write_file("example.yaml", active));
     expect_ok(flags, "", &o);
     for (size_t i = 0; i < OPTION_COUNT; i++) {
-        if (OPTIONS_ROWS[i].reach == OPTIONS_EVERYWHERE && strcmp(o.origins[i], "default") == 0) {
+        if (OPTIONS_ROWS[i].reach == OPTIONS_EVERYWHERE && strcmp(o.origins[i], "default") == 0 && i != OPTION_PLACEMENT_COUNTS) {
             fail_msg("deploy/expertd.yaml lacks %s", OPTIONS_ROWS[i].name);
         }
         // An option with a fixed default shows it.

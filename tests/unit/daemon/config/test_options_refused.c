@@ -39,7 +39,7 @@ static const struct refusal FLAGS[] = {
     {"--model m --tuning cached", "tuning is cached (flag --tuning), but tuning_cache is not set: set it to a file that "
                                   "expertd-bench tune or --tuning tune has written"},
     {"--model m --replicas 2",
-     "replicas is 2 (flag --replicas), but placement is contiguous (default): replicas need placement balanced"},
+     "replicas is 2 (flag --replicas), but placement is contiguous (default): replicas need placement balanced, or shard_hosts"},
     {"--model m --placement-counts f", "placement_counts is set (flag --placement-counts), but placement is contiguous (default), "
                                        "which does not read it: set placement to balanced, or leave placement_counts out"},
     {"--model m --tuning-cache f", "tuning_cache is set (flag --tuning-cache), but tuning is heuristic (default), which does not "
@@ -52,14 +52,13 @@ static const struct refusal FLAGS[] = {
     {"--model=", "--model: the value is empty"},
     {"--model a --model b", "--model is given twice"},
     {"--help=yes", "--help takes no value"},
-    {"--model m --shards 0", "--shards: \"0\" is not an integer from 1 to 1024"},
-    {"--model m --shards 1025", "--shards: \"1025\" is not an integer from 1 to 1024"},
-    {"--model m --shards -1", "--shards: \"-1\" is not an integer from 1 to 1024"},
-    {"--model m --shards +1", "--shards: \"+1\" is not an integer from 1 to 1024"},
-    {"--model m --shards 0x2", "--shards: \"0x2\" is not an integer from 1 to 1024"},
-    {"--model m --shards 1.5", "--shards: \"1.5\" is not an integer from 1 to 1024"},
-    {"--model m --shards 99999999999999999999", "--shards: \"99999999999999999999\" is not an integer from 1 to 1024"},
-    {"--model m --shards 4294967297", "--shards: \"4294967297\" is not an integer from 1 to 1024"},
+    {"--model m --shards 1025", "--shards: \"1025\" is not an integer from 0 to 1024"},
+    {"--model m --shards -1", "--shards: \"-1\" is not an integer from 0 to 1024"},
+    {"--model m --shards +1", "--shards: \"+1\" is not an integer from 0 to 1024"},
+    {"--model m --shards 0x2", "--shards: \"0x2\" is not an integer from 0 to 1024"},
+    {"--model m --shards 1.5", "--shards: \"1.5\" is not an integer from 0 to 1024"},
+    {"--model m --shards 99999999999999999999", "--shards: \"99999999999999999999\" is not an integer from 0 to 1024"},
+    {"--model m --shards 4294967297", "--shards: \"4294967297\" is not an integer from 0 to 1024"},
     {"--model m --drain-timeout-ms 30s", "--drain-timeout-ms: \"30s\" is not an integer from 0 to 86400000"},
     {"--model m --max-message-bytes 64MB", "--max-message-bytes: \"64MB\" is not a size from 4KiB to 2147483647: write bytes, "
                                            "or an integer with KiB, MiB, GiB or TiB"},
@@ -127,6 +126,25 @@ static const struct refusal FLAGS[] = {
     {"--model m --tls-allow-shards a.example", "tls_allow_shards is set (flag --tls-allow-shards), but tls_ca is not: names are "
                                                "checked in certificates of shards, which need "
                                                "a CA to be trusted"},
+    {"--model m --shards 0", "shards is set (flag --shards), but shard_hosts is not: it applies to shards in other processes only"},
+    {"--model m --copies 2", "copies is set (flag --copies), but shard_hosts is not: it applies to shards in other processes only"},
+    {"--model m --shard-hosts localhost",
+     "--shard-hosts: \"localhost\" has no port from 0 to 65535 after its host: write HOST:PORT, as "
+     "in 127.0.0.1:7411"},
+    {"--model m --shard-hosts localhost:0", "--shard-hosts: \"localhost:0\" has port 0: name the port on which the shard listens"},
+    {"--model m --shard-hosts [::1]:1,", "--shard-hosts: \"\" is not HOST:PORT or dns:NAME:PORT"},
+    {"--model m --shard-hosts dns:[::1]:1", "--shard-hosts: \"dns:[::1]:1\" is an address and no name: leave dns: out"},
+    {"--model m --shard-hosts localhost:1,[::1]:1,localhost:1", "--shard-hosts: \"localhost:1\" is given twice"},
+    {"--model m --shard-hosts 127.0.0.1:1 --copies 3",
+     "copies is 3 (flag --copies), but there are 2 shards: 1 of this process (shards, default) and 1 in shard_hosts (flag "
+     "--shard-hosts); lower copies, or add shards"},
+    {"--model m --shard-hosts 127.0.0.1:1 --device cuda", "device is cuda (flag --device), but with shard_hosts (flag "
+                                                          "--shard-hosts) this version computes on the CPU only: set device to "
+                                                          "cpu, or leave it out"},
+    {"--model m --shard-hosts 127.0.0.1:1 --placement balanced --placement-counts f",
+     "placement is balanced (flag --placement), but with shard_hosts (flag --shard-hosts) experts are placed by what the shards "
+     "hold "
+     "and by their load: leave placement and placement_counts out"},
     {"--model m --tls-allow-callers *",
      "--tls-allow-callers: \"*\" names nobody: leave the option out to allow every certificate of the CA"},
     {"--model m --admin unix:/run/", "--admin: \"unix:/run/\" has no file name: write unix:PATH, as in "
@@ -286,7 +304,7 @@ static void errors_in_files_name_line_key_and_remedy(void **state) {
         {"shards: 2\nmax-queue: 3\nmax_queue: 4\n", "key max_queue (line 3) is given twice, first in line 2"},
         {"config: x\n", "key config (line 1) is not allowed in a file: use the flag --config"},
         {"check_config: true\n", "key check_config (line 1) is not allowed in a file: use the flag --check-config"},
-        {"shards: many\n", "key shards (line 1): \"many\" is not an integer from 1 to 1024"},
+        {"shards: many\n", "key shards (line 1): \"many\" is not an integer from 0 to 1024"},
         {"shards:\n", "key shards (line 1) has no value: give one, or remove the key"},
         {"shards: ~\n", "key shards (line 1) has no value: give one, or remove the key"},
         {"model: ''\n", "key model (line 1) has no value: give one, or remove the key"},
