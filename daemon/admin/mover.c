@@ -127,10 +127,20 @@ static FALLIBLE balance(const struct mover_plan_options *options, const struct m
     return e.code == EXPERTD_ERR_CONFIG ? (err_t){EXPERTD_ERR_INVALID} : e;
 }
 
+static FALLIBLE check_writable(const struct mover *mover) {
+    if (mover->options.is_read_only) {
+        FAIL(EXPERTD_ERR_UNIMPLEMENTED, "experts are on shards in other processes (shard_hosts): they are placed by what the "
+                                        "shards hold, by copies, replicas and "
+                                        "the load, and not by commands");
+    }
+    return OK;
+}
+
 FALLIBLE mover_plan(struct mover *mover, const struct mover_plan_options *options, struct mover_placement *out) {
     const struct model_layer *layer;
     struct placement *placement = NULL;
     *out = (struct mover_placement){0};
+    TRY(check_writable(mover));
     TRY(find_layer(mover, "layers", options->layer, &layer));
     TRY(check_plan(options, layer));
     uint32_t experts = layer->params.num_experts, ranks = mover->options.model->ranks;
@@ -325,6 +335,7 @@ FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placemen
                      bool (*progress)(void *context, const struct mover_progress *), void *context, uint64_t *new_epoch) {
     const struct model_layer *layer;
     uint64_t unused;
+    TRY(check_writable(mover));
     TRY(find_layer(mover, "placement.layer", placement->layer, &layer));
     if (atomic_exchange(&mover->moving, true)) {
         FAIL(EXPERTD_ERR_UNAVAILABLE, "another move is under way: wait for its end");

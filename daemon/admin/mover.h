@@ -20,6 +20,7 @@ struct mover_options {
     uint64_t move_bytes_max;    // memory of a step, in addition to the weights before or after the move, whichever is larger
     uint64_t weights_bytes_max; // bound on the weights including replicas; 0: the available memory
     struct engine *engine;      // borrowed; if it computes on devices, experts move there. NULL: experts are in host memory
+    bool is_read_only;          // experts are on shards in other processes, whose membership places them
     struct block_copier copier; // {0}, except in tests
 };
 
@@ -49,7 +50,7 @@ struct mover_plan_options {
 };
 
 // Any thread; they compute and do not wait. The caller owns *out. EXPERTD_ERR_LAYER_UNKNOWN, EXPERTD_ERR_INVALID (names the
-// option).
+// option), of mover_plan also EXPERTD_ERR_UNIMPLEMENTED (the mover is read-only).
 FALLIBLE mover_show(struct mover *mover, uint32_t layer, struct mover_placement *out);
 FALLIBLE mover_plan(struct mover *mover, const struct mover_plan_options *options, struct mover_placement *out);
 
@@ -63,6 +64,7 @@ struct mover_progress {
 // epoch of its own. *new_epoch (may be NULL) is the epoch in force at the end, also if the move failed. Blocks until the placement
 // is in force or the move has failed. `progress` (may be NULL) is called on the calling thread after each step, and stops the move
 // by returning false. After an error, the placement of the last completed step stays in force. Errors:
+//   EXPERTD_ERR_UNIMPLEMENTED  the mover is read-only
 //   EXPERTD_ERR_INVALID      the placement does not fit the layer
 //   EXPERTD_ERR_UNAVAILABLE  it was planned from another epoch, or another move is running
 //   EXPERTD_ERR_NOMEM        over move_bytes_max, memory_max or the available memory; on devices, over the reserved memory

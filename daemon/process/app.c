@@ -29,7 +29,7 @@ static void device_lost(void *context) {
 
 static void *loader_main(void *context) {
     struct app *app = context;
-    struct loading_listener listener = {.lost = device_lost, .context = app};
+    struct loading_listener listener = {.lost = device_lost, .context = app, .tls = app->tls};
     err_save(loading_load(&app->options, app->serve, &listener, &app->loaded), &app->load_error);
     event_loop_post(app->loop, EVENT_LOOP_LOADED);
     return NULL;

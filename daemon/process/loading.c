@@ -15,7 +15,7 @@
 #include "expert/model/memory.h"
 #include "expertd/kernels/kernel_select.h"
 
-enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
+enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30, SHARDS_LOG_PERIOD_S = 5 };
 
 FALLIBLE loading_select_kernels(const struct options *options) {
     const bool portable = strcmp(options->kernels, "auto") == 0 && strcmp(options->numerics, "portable") == 0;
@@ -96,6 +96,12 @@ static void warn_odd_weights(const struct model *model) {
         "zero point, so a file made or tested with GPTQModel gives other results here");
 }
 
+// NULL without shards in other processes. Before there is a front, links that only say that there will be some, for sizes.
+static const struct remote_links *links_of(const struct options *options, const struct loaded *loaded) {
+    static const struct remote_links NONE_YET = {0};
+    return !options->shard_hosts ? NULL : loaded->front ? front_links(loaded->front) : &NONE_YET;
+}
+
 static struct engine_options engine_options_of(const struct options *options, const struct loaded *loaded,
                                                const struct model *model) {
     return (struct engine_options){.model = model,
@@ -105,7 +111,9 @@ static struct engine_options engine_options_of(const struct options *options, co
                                    .devices = loaded->devices,
                                    .weights = loaded->weights,
                                    .shared_memory = {loaded->request_memory.memory, loaded->request_memory.bytes},
-                                   .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
+                                   .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS,
+                                   .links = links_of(options, loaded),
+                                   .local_ranks = options->shards};
 }
 
 // The scratch of the engine that start_engine will create.
@@ -122,7 +130,7 @@ struct model_options loading_model_options(const struct options *options, const 
         .compute_dtype = options->compute_dtype,
         .widen = options->widen,
         .quantise = strcmp(options->quantize, "none") == 0 ? NULL : options->quantize,
-        .ranks = options->shards,
+        .ranks = options->shard_hosts ? front_ranks(options) : options->shards,
         .have_layers = options->have_layers,
         .first_layer = options->first_layer,
         .last_layer = options->last_layer,
@@ -133,6 +141,13 @@ struct model_options loading_model_options(const struct options *options, const 
         .arithmetic = loaded->devices ? loaded->devices->facts.arithmetic : NULL,
         .arithmetic_f32 = loaded->devices ? loaded->devices->facts.arithmetic_f32 : NULL,
     };
+}
+
+// Without the routed experts, which the front's shards load.
+static FALLIBLE open_model(struct model_options *options, struct loaded *out) {
+    options->parts = MODEL_WITHOUT_EXPERTS;
+    options->progress = NULL; // its context does not live as long as the store
+    return expert_store_open(options, &out->model, &out->store);
 }
 
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
@@ -156,7 +171,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         e = placement_file_read(options->placement_counts, &placing.counts);
     }
     if (!err_is(e)) {
-        e = model_load(&model, &out->model);
+        e = options->shard_hosts ? open_model(&model, out) : model_load(&model, &out->model);
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
@@ -258,9 +273,9 @@ static FALLIBLE find_devices(const char *device, struct expertd_devices **out) {
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }
 
-// Does --kernels or --numerics ask for the CPU's arithmetic?
+// Do the options ask for the CPU's arithmetic, or for something that only the CPU does?
 static bool asks_for_the_cpu(const struct options *options) {
-    return strcmp(options->kernels, "auto") != 0 || strcmp(options->numerics, "portable") == 0;
+    return strcmp(options->kernels, "auto") != 0 || strcmp(options->numerics, "portable") == 0 || options->shard_hosts;
 }
 
 static void log_why_cpu(const struct options *options) {
@@ -268,6 +283,8 @@ static void log_why_cpu(const struct options *options) {
         log_line(LOG_LEVEL_INFO, "device_auto",
                  "kind=cpu reason=\"--kernels %s selects kernels of the CPU; --device cuda would use GPUs regardless\"",
                  options->kernels);
+    } else if (options->shard_hosts) {
+        log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=\"shards in other processes compute on the CPU in this version\"");
     } else {
         log_line(LOG_LEVEL_INFO, "device_auto",
                  "kind=cpu reason=\"--numerics portable asks for the bits that all CPUs can compute, which GPUs do not give\"");
@@ -366,7 +383,8 @@ static FALLIBLE start_mover(const struct options *options, struct loaded *out) {
                                   .metrics = out->metrics,
                                   .move_bytes_max = options->move_bytes_max,
                                   .weights_bytes_max = options->memory_max,
-                                  .engine = out->engine};
+                                  .engine = out->engine,
+                                  .is_read_only = out->front != NULL};
     return mover_create(&mover, &out->mover);
 }
 
@@ -400,6 +418,41 @@ static FALLIBLE begin_schedules(const struct options *options, struct loaded *ou
     return OK;
 }
 
+static FALLIBLE create_front(const struct options *options, struct loaded *out) {
+    if (!options->shard_hosts) {
+        return OK;
+    }
+    struct front_options front = {.options = options,
+                                  .model = &out->model,
+                                  .store = out->store,
+                                  .topology = &out->topology,
+                                  .limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k),
+                                  .loaders = options->threads,
+                                  .tls = out->tls};
+    return front_create(&front, &out->front);
+}
+
+// Waits until each expert is ready on a shard, however long that takes: shards may start later than their front.
+static FALLIBLE await_shards(struct loaded *out) {
+    if (!out->front) {
+        return OK;
+    }
+    const int64_t begun_ns = clock_now_ns();
+    TRY(front_start(out->front));
+    for (unsigned waited_s = 0; !front_wait(out->front, 1000); waited_s++) {
+        char text[FRONT_TEXT_MAX], quoted[2 * FRONT_TEXT_MAX];
+        front_waits_for(out->front, text);
+        notify_extend_timeout(EXTEND_S);
+        notify_status("waiting for shards: %s", text);
+        if (waited_s % SHARDS_LOG_PERIOD_S == 0) {
+            log_line(LOG_LEVEL_INFO, "waiting_for_shards", "message=%s", log_quote(text, quoted, sizeof quoted));
+        }
+    }
+    log_line(LOG_LEVEL_INFO, "shards_ready", "seconds=%.3f", (double)(clock_now_ns() - begun_ns) / NS_PER_S);
+    front_use_metrics(out->front, out->metrics);
+    return OK;
+}
+
 static FALLIBLE load_all(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     TRY(loading_open_devices(options, device, out));
@@ -410,16 +463,18 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     TRY(create_device_weights(options, out));
     TRY(load_model(options, out));
     TRY(begin_schedules(options, out));
+    TRY(create_front(options, out));
     TRY(start_engine(options, out));
     TRY(make_metrics(out));
     TRY(start_mover(options, out));
+    TRY(await_shards(out));
     return start_worker(options, serve, listener, out);
 }
 
 // Loads on `device`; unloads everything on error. *on_devices: devices were used, also if loading failed.
 static FALLIBLE load_on(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                         struct loaded *out, bool *on_devices) {
-    *out = (struct loaded){0};
+    *out = (struct loaded){.tls = listener->tls};
     err_t e = load_all(options, device, serve, listener, out);
     *on_devices = out->devices != NULL;
     if (err_is(e)) {
@@ -454,13 +509,21 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
 
 void loading_unload(struct loaded *loaded) {
     worker_stop(loaded->worker);
+    if (loaded->front) {
+        front_stop(loaded->front);
+    }
     mover_destroy(loaded->mover);
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
+    front_destroy(loaded->front);
     request_memory_unpin(&loaded->request_memory);
     device_weights_destroy(loaded->weights);
     schedules_end(loaded->schedules);
-    model_deinit(&loaded->model);
+    if (loaded->store) {
+        expert_store_close(loaded->store);
+    } else {
+        model_deinit(&loaded->model);
+    }
     expertd_devices_close(loaded->devices);
     node_teams_destroy(loaded->node_teams);
     expertd_team_destroy(loaded->team);

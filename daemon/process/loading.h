@@ -1,5 +1,5 @@
 // Loads the model on a thread of its own, so that the daemon answers calls (with LOADING) meanwhile. Creates devices, teams, model,
-// engine, metrics, mover and worker, in this order; unloading destroys them in reverse order.
+// front, engine, metrics, mover and worker, in this order; unloading destroys them in reverse order.
 #ifndef EXPERTD_DAEMON_PROCESS_LOADING_H
 #define EXPERTD_DAEMON_PROCESS_LOADING_H
 
@@ -8,6 +8,7 @@
 
 #include "daemon/admin/mover.h"
 #include "daemon/config/options.h"
+#include "daemon/front/front.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/request/request_memory.h"
 #include "daemon/request/worker.h"
@@ -20,12 +21,15 @@
 
 struct loaded {
     struct topology topology;
+    struct tls_store *tls; // borrowed; NULL: no TLS files
     struct expertd_team *team;
     struct node_teams *node_teams;   // one team per memory node; NULL: `team` computes all shards
     struct expertd_devices *devices; // NULL: the CPU computes
     struct device_weights *weights;  // on the devices; NULL: in host memory
     struct request_memory request_memory;
     struct model model;
+    struct expert_store *store;             // with --shard-hosts: the model's experts are loaded one by one; else NULL
+    struct front *front;                    // with --shard-hosts, else NULL
     struct expertd_tuning_table *schedules; // NULL: the heuristic
     struct engine *engine;
     struct metrics *metrics;
@@ -38,6 +42,7 @@ struct loaded {
 struct loading_listener {
     void (*lost)(void *context);
     void *context;
+    struct tls_store *tls; // borrowed while loaded; NULL: no TLS files
 };
 
 // Loads according to `options` and logs the result. If options->shards is 1, it becomes the number of devices. Blocks. Any thread.

@@ -169,6 +169,7 @@ static void convert_input(struct worker *worker, struct batch *batch) {
         const struct batcher_piece *piece = &batch->pieces[i];
         batch->requests[i] =
             layer_request_piece(&item_of(piece->entry)->request, piece->first, piece->tokens, layer->params.hidden_size);
+        batch->requests[i].deadline_ns = piece->entry->deadline_ns;
         batch->tokens += piece->tokens;
     }
     batch->pass = layer_pass_input(worker->options.engine, layer, batch->requests, batch->count);

@@ -1,0 +1,132 @@
+#include "daemon/front/front_status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/config/options_address.h"
+#include "daemon/config/options_transport.h"
+#include "daemon/front/front_loop.h"
+#include "daemon/front/front_state.h"
+
+_Static_assert((int)FRONT_ADDRESS_MAX == (int)MEMBER_ADDRESS_MAX && (int)FRONT_MESSAGE_MAX == (int)FRONT_WHY_MAX, "front_status.h");
+
+void front_summary(struct front *front, struct front_summary *out) {
+    front_lock(front);
+    const struct membership *m = &front->membership;
+    *out = (struct front_summary){.uncovered = membership_uncovered_total(m), .places = m->is_acting, .stalls = m->stalls};
+    for (uint32_t i = 0; i < front->ranks; i++) {
+        out->shards += m->members[i].is_used;
+        out->live += m->members[i].is_used && membership_is_live(m, i);
+    }
+    front_unlock(front);
+}
+
+static void explain(const struct front *front, uint32_t rank, const struct member_status *status, struct front_shard *out) {
+    const struct member_refusal *refusal = status->refusal;
+    if (refusal) {
+        snprintf(out->message, sizeof out->message, "%s: the shard has %s, this front %s; %s", member_reason_name(refusal->reason),
+                 refusal->theirs, refusal->ours, member_reason_mend(refusal->reason));
+    } else if (!status->is_live) {
+        snprintf(out->message, sizeof out->message, "%s", front->notes[rank].why);
+    }
+}
+
+static void describe(const struct front *front, uint32_t rank, const struct member_status *status, struct front_shard *out) {
+    struct row_link_figures figures = {0};
+    if (!status->is_local) {
+        row_links_figures(front->links, rank, &figures);
+    }
+    *out = (struct front_shard){.shard = rank,
+                                .state = member_state_name(status->state),
+                                .reason = member_reason_name(status->reason),
+                                .is_local = status->is_local,
+                                .is_listed = status->is_listed,
+                                .is_live = status->is_live,
+                                .is_draining = status->is_draining,
+                                .is_drained = status->is_drained,
+                                .ready = status->ready,
+                                .loading = status->loading,
+                                .retiring = status->retiring,
+                                .failed = status->failed,
+                                .bytes = status->bytes,
+                                .bytes_max = status->bytes_max,
+                                .bytes_left = front->notes[rank].bytes_left,
+                                .bytes_per_second = front->notes[rank].bytes_per_second,
+                                .heard_age_ns = status->heard_age_ns,
+                                .round_trip_ns = status->round_trip_ns,
+                                .false_alarms = status->false_alarms,
+                                .connections = figures.connections,
+                                .batches = figures.batches,
+                                .pieces = figures.pieces,
+                                .rows = figures.rows,
+                                .bytes_sent = figures.bytes_sent,
+                                .rows_answered = figures.rows_answered,
+                                .bytes_received = figures.bytes_received,
+                                .compute_ns = figures.compute_ns,
+                                .errors = figures.errors,
+                                .refused = figures.refused};
+    snprintf(out->address, sizeof out->address, "%s", status->address);
+    explain(front, rank, status, out);
+}
+
+size_t front_shards(struct front *front, struct front_shard *out, size_t max) {
+    size_t count = 0;
+    front_lock(front);
+    for (uint32_t rank = 0; rank < front->ranks && count < max; rank++) {
+        struct member_status status;
+        if (membership_member(&front->membership, rank, clock_now_ns(), &status)) {
+            describe(front, rank, &status, &out[count++]);
+        }
+    }
+    front_unlock(front);
+    return count;
+}
+
+// ---- what operators ask
+
+// With the mutex.
+static FALLIBLE find(const struct front *front, const char *address, uint32_t *rank) {
+    for (*rank = 0; *rank < front->ranks; (*rank)++) {
+        const struct member *member = &front->membership.members[*rank];
+        if (member->is_used && strcmp(member->address, address) == 0) {
+            return OK;
+        }
+    }
+    FAIL_FIELD(EXPERTD_ERR_INVALID, "address", "no shard has the address %s: expertctl shards lists them", address);
+}
+
+static FALLIBLE ask(struct front *front, const char *address, enum membership_event_kind kind, bool drains) {
+    struct membership_event event = {.kind = kind, .drains = drains};
+    front_lock(front);
+    err_t e = find(front, address, &event.member);
+    if (!err_is(e)) {
+        front_event(front, &event);
+    }
+    front_unlock(front);
+    return e;
+}
+
+FALLIBLE front_drain(struct front *front, const char *address, bool drains) {
+    return ask(front, address, MEMBERSHIP_ASK_DRAIN, drains);
+}
+
+FALLIBLE front_remove(struct front *front, const char *address) {
+    return ask(front, address, MEMBERSHIP_UNLIST, false);
+}
+
+FALLIBLE front_add(struct front *front, const char *address) {
+    TRY(options_address_check(address, false, EXPERTD_ERR_INVALID));
+    err_t e = options_check_dial(front->options.options, address);
+    if (err_is(e)) {
+        return (err_t){EXPERTD_ERR_INVALID};
+    }
+    uint32_t rank;
+    front_lock(front);
+    e = membership_add(&front->membership, address, clock_now_ns(), &rank);
+    if (!err_is(e)) {
+        front_run(front);
+    }
+    front_unlock(front);
+    return e;
+}
