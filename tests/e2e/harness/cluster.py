@@ -1,0 +1,98 @@
+"""A front and its shards as processes, on this host or on hosts of their own (namespaces.py)."""
+
+import os
+import signal
+
+from .daemon import Daemon
+
+ON_CPU = ("--threads", "1")  # the machine has few cores, and tests run several processes
+
+
+class Shard:
+    """A shard's process, which can be started again on its address."""
+
+    def __init__(self, model, *options, host=None, address=None, wait=True):
+        self.model, self.options, self.host = model, options, host
+        self.address = address
+        self.daemon = None
+        self.start(wait)
+
+    def start(self, wait=True):
+        listen = self.address or (f"{self.host.ip}:7421" if self.host else "127.0.0.1:0")
+        insecure = ("--insecure",) if self.host and "--tls-cert" not in self.options else ()
+        self.daemon = Daemon("--role", "shard", *ON_CPU, *insecure, *self.options, model=self.model, listen=[listen],
+                             prefix=self.host.prefix if self.host else (), wait=wait)
+        if wait:
+            self.address = self.daemon.tcp
+
+    @property
+    def process(self):
+        return self.daemon.process
+
+    def pid(self):
+        """The daemon's own process: `ip netns exec` replaces itself by it."""
+        return self.process.pid
+
+    def kill(self):
+        self.daemon.kill()
+
+    def pause(self):
+        os.kill(self.pid(), signal.SIGSTOP)
+
+    def resume(self):
+        os.kill(self.pid(), signal.SIGCONT)
+
+    def restart(self, wait=True):
+        self.start(wait)
+
+    def end(self):
+        if self.daemon and self.daemon.process.poll() is None:
+            self.resume()
+            self.daemon.stop()
+
+
+class Cluster:
+    def __init__(self, model, shards=2, local=0, copies=1, options=(), shard_options=(), network=None, wait=True):
+        self.model, self.network, self.shard_options = model, network, shard_options
+        hosts = network.hosts if network else [None] * (shards + 1)
+        self.shards, self.front, self.fronts = [], None, []
+        try:
+            for host in hosts[1:shards + 1]:
+                self.shards.append(Shard(model, *shard_options, host=host))
+            self.options = ("--shards", local, "--copies", copies, *options)
+            self.front = self.start_front(host=hosts[0], wait=wait)
+        except BaseException:
+            self.kill()
+            raise
+
+    def addresses(self):
+        return ",".join(shard.address for shard in self.shards)
+
+    def start_front(self, *options, host=None, wait=True, addresses=None):
+        insecure = ("--insecure",) if self.network and "--tls-ca" not in self.options else ()
+        front = Daemon("--shard-hosts", addresses or self.addresses(), *ON_CPU, *insecure, *self.options, *options, model=self.model,
+                       tcp=False, prefix=host.prefix if host else (), wait=wait)
+        self.fronts.append(front)
+        return front
+
+    def kill(self):
+        for daemon in [*self.fronts, *(shard.daemon for shard in self.shards)]:
+            if daemon:
+                daemon.kill()
+
+    def stop(self):
+        """Ends every process and checks that each ends well."""
+        try:
+            for front in self.fronts:
+                if front.process.poll() is None:
+                    front.stop()
+            for shard in self.shards:
+                shard.end()
+        finally:
+            self.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.kill() if kind else self.stop()
