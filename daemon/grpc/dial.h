@@ -69,6 +69,8 @@ struct dial_channel_options {
 FALLIBLE dial_channel_create(struct dialler *dialler, const struct dial_channel_options *options, struct dial_channel **out);
 // All of its streams were released. NULL is legal.
 void dial_channel_destroy(struct dial_channel *channel);
+// The address in the options. Valid until dial_channel_destroy.
+const char *dial_channel_address(const struct dial_channel *channel);
 // Closes the connection at once, without waiting for data in flight, and with it all streams of the channel: for a server that no
 // longer reads, whose socket buffers would hold the bodies of writes. dial_open connects anew.
 void dial_channel_cut(struct dial_channel *channel);

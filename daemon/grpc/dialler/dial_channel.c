@@ -67,6 +67,10 @@ void dial_channel_destroy(struct dial_channel *channel) {
     free(channel);
 }
 
+const char *dial_channel_address(const struct dial_channel *channel) {
+    return channel->address;
+}
+
 void dial_channel_cut(struct dial_channel *channel) {
     struct dial_stream *stream;
     pthread_mutex_lock(&channel->mutex);

@@ -1,5 +1,6 @@
 // Links for tests (shard/remote/remote_links.h) to ranks in this process. Each rank computes and answers on a thread of its own,
-// after random delays, and can be made to fail. Its connection then ends until memory_links_restore.
+// after random delays, and can be made to fail. Its connection then ends until memory_links_restore. memory_links.c passes pieces and
+// answers in memory; tests/unit/daemon/front/grpc_links.c has the same functions over gRPC.
 #ifndef EXPERTD_TESTS_UNIT_SHARD_REMOTE_MEMORY_LINKS_H
 #define EXPERTD_TESTS_UNIT_SHARD_REMOTE_MEMORY_LINKS_H
 
@@ -24,7 +25,6 @@ enum memory_fault {
     MEMORY_NO_FAULT,
     MEMORY_CANNOT_SEND,    // the connection ends when the piece is sent
     MEMORY_DIES,           // the connection ends when the piece arrives
-                           // the connection ends when the piece arrives
     MEMORY_DIES_BETWEEN,   // a part of the piece's rows is answered, then the connection ends
     MEMORY_RECONNECTS,     // the connection ends, and another one takes its place at once
     MEMORY_STOPS,          // no answer to this piece and all later ones

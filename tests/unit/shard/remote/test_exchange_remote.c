@@ -1,5 +1,5 @@
-// The exchange over remote ranks, over links in memory (memory_links.h): the conformance suite with 0 to 6 local ranks, and what
-// only this engine has.
+// The exchange over remote ranks: the conformance suite with 0 to 6 local ranks, and what only this engine has. Built twice: over
+// links in memory (memory_links.c) and over gRPC (tests/unit/daemon/front/grpc_links.c).
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -253,6 +253,13 @@ static err_t dispatch(struct front *f, int64_t deadline_ns) {
     return exchange_dispatch(f->exchange, &batch, ROW_BYTES);
 }
 
+// Does the last error begin and end so? Between them, a transport may say more.
+static bool fails_with(const char *begin, const char *end) {
+    const char *message = expertd_err_message();
+    size_t length = strlen(message), tail = strlen(end);
+    return strncmp(message, begin, strlen(begin)) == 0 && length >= tail && strcmp(message + length - tail, end) == 0;
+}
+
 static void first_pieces_leave_before_second_ones(void **state) {
     (void)state;
     struct front f;
@@ -278,7 +285,7 @@ static void a_lost_rank_ends_the_wait_while_others_are_awaited(void **state) {
     memory_links_plant(links, 2, MEMORY_DIES, 2);
     assert_false(err_is(dispatch(&f, 0)));
     assert_int_equal(exchange_collect(f.exchange).code, EXPERTD_ERR_SHARD_LOST);
-    assert_string_equal(expertd_err_message(), "shard 2: the connection has ended");
+    assert_true(fails_with("shard 2: ", "the connection has ended"));
     exchange_settle(f.exchange);
     assert_true(exchange_may_plan_again(f.exchange));
     atomic_store(&held_back, 0);
@@ -342,7 +349,7 @@ static void a_rank_that_answers_with_an_error_is_left_out_of_one_batch(void **st
     memory_links_plant(links, 1, MEMORY_FAILS, 1);
     assert_false(err_is(dispatch(&f, 0)));
     assert_int_equal(exchange_collect(f.exchange).code, EXPERTD_ERR_SHARD_LOST);
-    assert_string_equal(expertd_err_message(), "shard 1: the rank has no memory left");
+    assert_true(fails_with("shard 1: ", "the rank has no memory left"));
     exchange_settle(f.exchange);
     const bool *live = exchange_live(f.exchange, 1);
     assert_true(live[0] && !live[1] && live[2]);
