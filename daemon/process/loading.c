@@ -14,6 +14,7 @@
 #include "expert/loader/model_load.h"
 #include "expert/model/memory.h"
 #include "expertd/kernels/kernel_select.h"
+#include "shard/remote/remote_links.h"
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30, SHARDS_LOG_PERIOD_S = 5 };
 
