@@ -1,0 +1,151 @@
+"""Shards that die, stop, restart and are cut off, under load: with each expert on two hosts no call fails and no bit changes."""
+
+import pytest
+
+from harness import namespaces
+from harness.cluster import Cluster
+from harness.daemon import Daemon
+from harness.load import Load, requests_of
+from harness.paths import SLOW
+from harness.waiting import eventually
+
+MODEL = "qwen3_moe_sharded"
+FASTER = ("--rereplicate-after", "3600")  # copies of a lost shard are not made anew in these tests
+
+
+@pytest.fixture(scope="module")
+def wanted(case):
+    golden = case(MODEL)
+    daemon = Daemon(model=golden.folder)
+    with daemon.client() as client:
+        outputs = [client.forward(request).output.data for request in requests_of(golden)]
+    daemon.stop()
+    return outputs
+
+
+def load(cluster, case, wanted, front=None, **options):
+    return Load(front or cluster.front, requests_of(case(MODEL)), wanted, timeout=5.0 * SLOW, **options)
+
+
+def states(front, shard):
+    return [event["state"] for event in front.events("shard") if event["address"] == shard.address]
+
+
+def lost(front, shard):
+    return states(front, shard)[-1:] in (["dead"], ["suspect"])
+
+
+def back(front, shard):
+    return states(front, shard)[-1:] == ["ready"]
+
+
+@pytest.fixture
+def pair(case):
+    """A front over two shards that both hold every expert."""
+    with Cluster(case(MODEL).folder, shards=2, copies=2, options=FASTER) as cluster:
+        yield cluster
+
+
+def test_a_killed_shard_costs_no_call_and_comes_back(pair, case, wanted):
+    with load(pair, case, wanted) as calls:
+        calls.progress()
+        pair.shards[0].kill()
+        eventually(lambda: lost(pair.front, pair.shards[0]))
+        calls.progress()
+        pair.shards[0].restart()
+        eventually(lambda: back(pair.front, pair.shards[0]))
+        calls.progress()
+        pair.shards[1].kill()  # all rows now go to the one that came back
+        eventually(lambda: lost(pair.front, pair.shards[1]))
+        calls.progress()
+    calls.check()
+
+
+def test_a_stopped_shard_costs_no_call_and_returns_with_its_experts(pair, case, wanted):
+    with load(pair, case, wanted) as calls:
+        calls.progress()
+        read = [shard.daemon.metric("expertd_shard_bytes_read_total") for shard in pair.shards]
+        pair.shards[1].pause()
+        eventually(lambda: lost(pair.front, pair.shards[1]))
+        calls.progress()
+        pair.shards[1].resume()
+        eventually(lambda: back(pair.front, pair.shards[1]))
+        calls.progress()
+        pair.shards[0].kill()
+        eventually(lambda: lost(pair.front, pair.shards[0]))
+        calls.progress()
+        assert pair.shards[1].daemon.metric("expertd_shard_bytes_read_total") == read[1]
+    calls.check()
+
+
+def test_a_front_that_is_killed_serves_again_over_ready_shards(pair, case, wanted):
+    read = [shard.daemon.metric("expertd_shard_bytes_read_total") for shard in pair.shards]
+    pair.front.kill()
+    front = pair.start_front()
+    with load(pair, case, wanted, front=front) as calls:
+        calls.progress()
+    calls.check()
+    assert [shard.daemon.metric("expertd_shard_bytes_read_total") for shard in pair.shards] == read
+    assert not front.events("shard_load_failed")
+
+
+def test_without_a_copy_calls_fail_at_once_and_service_returns(case, wanted):
+    with Cluster(case(MODEL).folder, shards=2, options=FASTER) as cluster:
+        with load(cluster, case, wanted) as calls:
+            calls.progress()
+            cluster.shards[0].kill()
+            eventually(lambda: calls.failures)
+            assert all(failure.startswith("UNAVAILABLE") for failure in calls.failures), calls.failures[:3]
+            cluster.shards[0].restart()
+            eventually(lambda: back(cluster.front, cluster.shards[0]))
+            failed = len(calls.failures)
+            calls.progress()
+            assert len(calls.failures) == failed
+
+
+def test_two_fronts_share_their_shards(pair, case, wanted):
+    second = pair.start_front()
+    with load(pair, case, wanted) as one, load(pair, case, wanted, front=second) as two:
+        one.progress()
+        two.progress()
+        pair.shards[0].kill()
+        one.progress()
+        two.progress()
+    one.check()
+    two.check()
+
+
+# ---- hosts
+
+needs_hosts = pytest.mark.skipif(bool(namespaces.REASON), reason=f"hosts: {namespaces.REASON}")
+
+
+@pytest.fixture
+def hosts(case):
+    network = namespaces.Network(3)
+    try:
+        with Cluster(case(MODEL).folder, shards=2, copies=2, options=FASTER, network=network) as cluster:
+            yield cluster
+    finally:
+        network.close()
+
+
+@needs_hosts
+@pytest.mark.parametrize("fault", ["to the shard", "from the shard", "both", "unplugged"])
+def test_a_partition_costs_no_call_and_heals(hosts, case, wanted, fault):
+    front, host, shard = hosts.network.hosts[0], hosts.network.hosts[1], hosts.shards[0]
+    with load(hosts, case, wanted) as calls:
+        calls.progress()
+        if fault in ("to the shard", "both"):
+            front.drop_to(host)
+        if fault in ("from the shard", "both"):
+            front.drop_from(host)
+        if fault == "unplugged":
+            host.unplug()
+        eventually(lambda: lost(hosts.front, shard))
+        calls.progress()
+        front.heal()
+        host.plug()
+        eventually(lambda: back(hosts.front, shard), 60)
+        calls.progress()
+    calls.check()
