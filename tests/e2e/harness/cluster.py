@@ -11,8 +11,8 @@ ON_CPU = ("--threads", "1")  # the machine has few cores, and tests run several 
 class Shard:
     """A shard's process, which can be started again on its address."""
 
-    def __init__(self, model, *options, host=None, address=None, wait=True):
-        self.model, self.options, self.host = model, options, host
+    def __init__(self, model, *options, host=None, address=None, prefix=(), wait=True):
+        self.model, self.options, self.host, self.prefix = model, options, host, prefix
         self.address = address
         self.daemon = None
         self.start(wait)
@@ -21,7 +21,7 @@ class Shard:
         listen = self.address or (f"{self.host.ip}:7421" if self.host else "127.0.0.1:0")
         insecure = ("--insecure",) if self.host and "--tls-cert" not in self.options else ()
         self.daemon = Daemon("--role", "shard", *ON_CPU, *insecure, *self.options, model=self.model, listen=[listen],
-                             prefix=self.host.prefix if self.host else (), wait=wait)
+                             prefix=self.host.prefix if self.host else self.prefix, wait=wait)
         if wait:
             self.address = self.daemon.tcp
 
