@@ -61,6 +61,11 @@ FALLIBLE loader_begin(const struct supply *supply, const struct model_options *o
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
                      struct loader_digests *digests);
 
+// Digest of the model's configuration and of the layers' numbers, parameters, tensors and formats: what a front and its shards must
+// have in common before they compare digests of experts. It does not depend on this machine's packed layouts, or on how the tensors
+// are divided into files.
+void loader_shapes_digest(const struct supply *supply, const struct model *model, uint8_t digest[16]);
+
 // Sets every layer's weights_id (never 0) and the model's digest.
 void loader_identify(const struct supply *supply, const struct loader_digests *digests, struct model *model);
 

@@ -8,6 +8,7 @@
 #include "expert/loader/loader.h"
 
 static const char WEIGHTS_FORMAT[] = "expertd weights 1";
+static const char SHAPES_FORMAT[] = "expertd shapes 1"; // of loader_shapes_digest, which no id depends on
 
 // The enums' values are part of the ids.
 _Static_assert(EXPERTD_SCORE_SOFTMAX == 0 && EXPERTD_SCORE_SIGMOID == 1 && EXPERTD_SCORE_SQRT_SOFTPLUS == 2 &&
@@ -137,6 +138,22 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
     digest_u64(&d, digests->shared);
     uint64_t id = digest_64(&d);
     return id ? id : 1; // 0 means "any" in a request
+}
+
+void loader_shapes_digest(const struct supply *supply, const struct model *model, uint8_t digest[16]) {
+    struct digest d;
+    digest_init(&d);
+    digest_text(&d, SHAPES_FORMAT);
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct layer_params *p = &model->layers[i].params;
+        digest_u32(&d, p->layer);
+        add_params(&d, p);
+        for (uint32_t e = 0; e < p->num_experts; e++) {
+            add_dtypes(&d, supply, &supply->layers[i], e, 0, SUPPLY_EXPERT_TENSORS);
+        }
+    }
+    digest_update(&d, supply->identity, supply->identity_length);
+    digest_128(&d, digest);
 }
 
 void loader_identify(const struct supply *supply, const struct loader_digests *digests, struct model *model) {

@@ -92,6 +92,10 @@ uint64_t expert_store_bytes_read(const struct expert_store *store) {
     return atomic_load_explicit(&store->load.done_bytes, memory_order_relaxed);
 }
 
+void expert_store_shapes_digest(const struct expert_store *store, uint8_t digest[16]) {
+    loader_shapes_digest(&store->supply, store->model, digest);
+}
+
 void expert_store_identify(struct expert_store *store) {
     loader_identify(&store->supply, store->digests, store->model);
 }

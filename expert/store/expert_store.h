@@ -26,6 +26,10 @@ FALLIBLE expert_store_load(struct expert_store *store, size_t layer, uint32_t ex
 
 uint64_t expert_store_bytes_read(const struct expert_store *store); // of tensors, as stored; any thread
 
+// The digest of the model's configuration and shapes: Identity.model_digest of expertd.shard.v1. Equal for every open store of the
+// same model and layers, whatever its part.
+void expert_store_shapes_digest(const struct expert_store *store, uint8_t digest[16]);
+
 // Sets the weights_ids of the model's layers and the model's digest. The caller has set all expert_digests.
 void expert_store_identify(struct expert_store *store);
 
