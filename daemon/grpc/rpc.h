@@ -28,8 +28,8 @@ enum rpc_method {
     RPC_HEALTH_WATCH,    // server streaming
     RPC_REFLECT_V1,      // bidirectional
     RPC_REFLECT_V1ALPHA, // bidirectional
-    RPC_SHARD_CONTROL, // bidirectional
-    RPC_SHARD_ROWS,    // bidirectional
+    RPC_SHARD_CONTROL,   // bidirectional
+    RPC_SHARD_ROWS,      // bidirectional
     RPC_ADMIN_SHOW_PLACEMENT,
     RPC_ADMIN_PLAN_PLACEMENT,
     RPC_ADMIN_APPLY_PLACEMENT, // server streaming
