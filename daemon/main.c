@@ -12,6 +12,7 @@
 #include "base/process/standard_output.h"
 #include "base/process/surroundings.h"
 #include "daemon/config/options_address.h"
+#include "daemon/config/options_conflict.h"
 #include "daemon/config/options_transport.h"
 #include "daemon/examine/inspect.h"
 #include "daemon/examine/verify.h"
@@ -175,14 +176,14 @@ static FALLIBLE listen_for_callers(struct app *app) {
     return OK;
 }
 
-// Shared memory is available to callers on Unix sockets. The regions socket is created next to the first of them.
+// Shared memory is available to callers of a front on Unix sockets. The regions socket is created next to the first of them.
 static FALLIBLE share_regions(struct app *app) {
     const struct options *o = &app->options;
     size_t first = 0;
     while (first < o->listen_count && strncmp(o->listen[first], "unix:", 5) != 0) {
         first++;
     }
-    if (first == o->listen_count || o->max_region_bytes == 0) {
+    if (first == o->listen_count || o->max_region_bytes == 0 || app->shard) {
         return OK;
     }
     if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
@@ -354,6 +355,7 @@ static struct serve_options serve_options_of(struct app *app) {
                       .share_percent = o->max_connection_share},
         .backlog = {.batch_tokens = o->max_batch_tokens, .batch_requests = BATCH_REQUESTS_MAX, .piece_tokens = o->max_piece_tokens},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
+        .shard = app->shard,
         .admin = absolute_admin_address(app),
     };
 }
@@ -381,6 +383,32 @@ static void log_exposed(const struct options *options) {
     }
 }
 
+// The service of --role shard, whose two methods the server then has besides the others.
+static FALLIBLE create_shard(struct app *app) {
+    const struct options *o = &app->options;
+    struct shard_options shard = {
+        .rpc_threads = o->rpc_threads, .max_fronts = o->max_fronts, .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS};
+    return options_is_shard(o) ? shard_create(&shard, &app->shard) : OK;
+}
+
+static FALLIBLE create_server(struct app *app) {
+    const struct options *o = &app->options;
+    struct rpc_options rpc = {.threads = o->rpc_threads,
+                              .max_message_bytes = o->max_message_bytes,
+                              .max_calls = o->max_calls,
+                              .handler = serve_handler(app->serve),
+                              .tls = tls_of(app)};
+    if (app->shard) {
+        rpc.plane = RPC_PLANE_SHARD;
+        rpc.handler = shard_handler(app->shard, rpc.handler);
+    }
+    TRY(rpc_create(&rpc, &app->rpc));
+    if (app->shard) {
+        shard_attach(app->shard, app->rpc);
+    }
+    return OK;
+}
+
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
     struct event_loop_handler events = app_handler(app);
@@ -388,17 +416,14 @@ static FALLIBLE build(struct app *app) {
     TRY(loading_select_kernels(o));
     TRY(event_loop_create(&events, &app->loop));
     TRY(start_tls(app));
+    TRY(create_shard(app));
     struct serve_options serve = serve_options_of(app);
     TRY(serve_create(&serve, &app->serve));
-    struct rpc_options rpc = {.threads = o->rpc_threads,
-                              .max_message_bytes = o->max_message_bytes,
-                              .max_calls = o->max_calls,
-                              .handler = serve_handler(app->serve),
-                              .tls = tls_of(app)};
-    TRY(rpc_create(&rpc, &app->rpc));
+    TRY(create_server(app));
     TRY(health_create(app->rpc, o->rpc_threads, &app->health));
     serve_attach(app->serve, app->rpc, app->health);
     app->status = (struct status){.serve = app->serve,
+                                  .shard = app->shard,
                                   .model_asked = o->model,
                                   .threads = o->threads,
                                   .started_ns = clock_now_ns(),
@@ -419,8 +444,10 @@ static FALLIBLE build(struct app *app) {
 static void take_down(struct app *app) {
     admin_destroy(app->admin);
     rpc_return_memory(app->rpc);
+    shard_stop(app->shard); // its threads use the transport's messages and what was loaded
     loading_unload(&app->loaded);
     rpc_destroy(app->rpc);
+    shard_destroy(app->shard);
     health_destroy(app->health);
     serve_destroy(app->serve);
     region_registry_destroy(app->regions);

@@ -89,6 +89,49 @@ static json_t *models_json(const struct describe_response *r) {
     return models;
 }
 
+// What a shard holds: its experts by layer.
+static json_t *shard_json(const struct describe_response *r) {
+    json_t *held = json_array();
+    for (size_t i = 0; r->num_models > 0 && i < r->models[0].num_layers; i++) {
+        const struct describe_layer *layer = &r->models[0].layers[i];
+        json_array_append_new(held, json_pack("{s:I, s:I, s:I}", "layer", (json_int_t)layer->layer, "held",
+                                              (json_int_t)layer->experts_held, "experts", (json_int_t)layer->num_experts));
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:b, s:o}", "bytes_used", (json_int_t)r->shard.bytes_used, "bytes_max",
+                     (json_int_t)r->shard.bytes_max, "fronts", (json_int_t)r->shard.fronts, "experts_loading",
+                     (json_int_t)r->shard.loading, "draining", r->shard.draining, "layers", held);
+}
+
+// "0-1: 12 of 32 each; 2: 13 of 32": consecutive layers with the same numbers are one entry.
+static void print_held(const struct describe_model *model) {
+    for (size_t at = 0, end; at < model->num_layers; at = end) {
+        const struct describe_layer *first = &model->layers[at];
+        for (end = at + 1; end < model->num_layers; end++) {
+            const struct describe_layer *next = &model->layers[end];
+            if (next->layer != first->layer + (end - at) || next->experts_held != first->experts_held ||
+                next->num_experts != first->num_experts) {
+                break;
+            }
+        }
+        struct layer_range range = {first, end - at};
+        char text[LAYER_RANGE_TEXT_MAX];
+        printf("%s %s: %u of %u%s", at ? ";" : "", layer_range_text(&range, text), first->experts_held, first->num_experts,
+               end - at > 1 ? " each" : "");
+    }
+}
+
+static void print_shard(const struct describe_response *r) {
+    printf("role             shard: it computes rows for fronts, and answers no Forward\n");
+    printf("experts held    ");
+    if (r->num_models > 0) {
+        print_held(&r->models[0]);
+    }
+    printf("\nexperts loading  %u\n", r->shard.loading);
+    printf("experts memory   %" PRIu64 " of %" PRIu64 " bytes\n", r->shard.bytes_used, r->shard.bytes_max);
+    printf("fronts           %u connected\n", r->shard.fronts);
+    printf("draining         %s\n", r->shard.draining ? "yes" : "no");
+}
+
 static json_t *description_json(const struct describe_response *r) {
     json_t *dtypes = json_array();
     for (size_t i = 0; i < r->num_hidden_dtypes; i++) {
@@ -97,9 +140,13 @@ static json_t *description_json(const struct describe_response *r) {
     json_t *limits = json_pack("{s:I, s:I, s:I, s:I, s:I}", "max_message_bytes", (json_int_t)r->max_message_bytes, "max_tokens",
                                (json_int_t)r->max_tokens, "max_top_k", (json_int_t)r->max_top_k, "max_inflight",
                                (json_int_t)r->max_inflight, "max_region_bytes", (json_int_t)r->max_region_bytes);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "version", json_text(r->server_version), "models", models_json(r), "limits",
-                     limits, "features", strings_json(r->features, r->num_features), "hidden_dtypes", dtypes, "placement_epoch",
-                     (json_int_t)r->placement_epoch);
+    json_t *object = json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "version", json_text(r->server_version), "models", models_json(r),
+                               "limits", limits, "features", strings_json(r->features, r->num_features), "hidden_dtypes", dtypes,
+                               "placement_epoch", (json_int_t)r->placement_epoch);
+    if (object && r->is_shard) {
+        json_object_set_new(object, "shard", shard_json(r));
+    }
+    return object;
 }
 
 // "0-1, 4": the layers of a model.
@@ -125,6 +172,10 @@ static void print_description(const struct describe_response *r) {
         print_layers(model);
         putchar('\n');
         print_weights(model);
+    }
+    if (r->is_shard) {
+        print_shard(r);
+        return;
     }
     printf("limits           %" PRIu64 " bytes a message, %u tokens, %u choices a token, %u in flight on a stream\n",
            r->max_message_bytes, r->max_tokens, r->max_top_k, r->max_inflight);

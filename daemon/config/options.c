@@ -288,6 +288,7 @@ static FALLIBLE check_all(struct options *options) {
     }
     TRY(check_numerics(options));
     TRY(check_quantize(options));
+    TRY(options_check_role(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(EXPERTD_ERR_USAGE,
              "no model to serve: give --model DIR, FILE.gguf, ORG/NAME or synthetic:PRESET; expertd --help says more");

@@ -8,11 +8,12 @@
 
 #include "expertd/base/dtype.h"
 
-enum { OPTIONS_LISTEN_MAX = 8, OPTIONS_RPC_THREADS_MAX = 16 };
+enum { OPTIONS_LISTEN_MAX = 8, OPTIONS_RPC_THREADS_MAX = 16, OPTIONS_FRONTS_MAX = 64 };
 
 // Each field has the name of its flag. A comment gives the default, or explains the value.
 struct options {
     char *model;                      // required
+    char *role;                       // front or shard
     char *listen[OPTIONS_LISTEN_MAX]; // unix:PATH or HOST:PORT; the default depends on the environment
     size_t listen_count;
     char *http;               // HOST:PORT or "off"
@@ -54,6 +55,7 @@ struct options {
     uint32_t max_top_k;            // 64
     uint32_t max_calls;            // 1024; open calls
     uint32_t max_streams;          // 64; open streams, each of which may be receiving one message
+    uint32_t max_fronts;           // 8; of a shard
     uint32_t max_inflight;         // 16; unanswered requests of one stream
     uint32_t max_queue;            // 256; requests admitted and not yet answered
     uint64_t max_queue_bytes;      // 256 MiB; bytes of those requests; at least max_message_bytes

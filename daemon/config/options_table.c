@@ -23,6 +23,15 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .help = "The model to serve: a checkpoint folder, a GGUF file, ORG/NAME (or ORG/NAME:QUANT, a GGUF file) in "
                               "the local Hugging Face cache (never downloaded), or "
                               "synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
+    [OPTION_ROLE] = {.name = "role",
+                     .type = OPTIONS_CHOICE,
+                     .offset = FIELD(role),
+                     .fallback = "front",
+                     .choices = "front|shard",
+                     .value = "ROLE",
+                     .help =
+                         "front: answers callers. shard: holds experts that fronts on other machines assign to it, from its own "
+                         "copy of the model, and computes rows for them; it answers no caller's Forward."},
     [OPTION_LAYERS] = {.name = "layers",
                        .type = OPTIONS_LAYERS,
                        .offset = FIELD(have_layers),
@@ -125,8 +134,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_fronts),
                                  .value = "NAMES",
-                                 .help = "The same for fronts that may use this daemon as a shard. No effect yet: shards in other "
-                                         "processes do not exist."},
+                                 .help = "The same for fronts that may use this daemon as a shard (--role shard)."},
     [OPTION_TLS_ALLOW_SHARDS] = {.name = "tls_allow_shards",
                                  .type = OPTIONS_IDENTITIES,
                                  .offset = FIELD(tls_allow_shards),
@@ -316,7 +324,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                            .least = 0,
                            .greatest = INT64_MAX,
                            .value = "BYTES",
-                           .help = "Memory limit for the weights; 0 means the available memory."},
+                           .help = "Memory limit for the weights, with --role shard for the experts; 0 means the available "
+                                   "memory."},
     [OPTION_MAX_MESSAGE_BYTES] = {.name = "max_message_bytes",
                                   .type = OPTIONS_BYTES,
                                   .offset = FIELD(max_message_bytes),
@@ -383,6 +392,16 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                             .greatest = 1 << 16,
                             .value = "N",
                             .help = "Maximum number of open streams. Each may be receiving one message."},
+    [OPTION_MAX_FRONTS] = {.name = "max_fronts",
+                           .type = OPTIONS_NUMBER,
+                           .offset = FIELD(max_fronts),
+                           .fallback = "8",
+                           .least = 1,
+                           .greatest = OPTIONS_FRONTS_MAX,
+                           .value = "N",
+                           .help =
+                               "With --role shard: maximum number of fronts connected at a time. Memory for one batch of each is "
+                               "set aside from the memory for experts."},
     [OPTION_MAX_INFLIGHT] = {.name = "max_inflight",
                              .type = OPTIONS_NUMBER,
                              .offset = FIELD(max_inflight),

@@ -26,6 +26,8 @@ static const struct method METHODS[RPC_METHOD_COUNT] = {
     [RPC_HEALTH_WATCH] = {"grpc.health.v1.Health/Watch", RPC_ROLE_ANY},
     [RPC_REFLECT_V1] = {"grpc.reflection.v1.ServerReflection/ServerReflectionInfo", RPC_ROLE_CALLER},
     [RPC_REFLECT_V1ALPHA] = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", RPC_ROLE_CALLER},
+    [RPC_SHARD_CONTROL] = {"expertd.shard.v1.Shard/Control", RPC_ROLE_FRONT},
+    [RPC_SHARD_ROWS] = {"expertd.shard.v1.Shard/Rows", RPC_ROLE_FRONT},
     [RPC_ADMIN_SHOW_PLACEMENT] = {"expertd.admin.v1.Admin/ShowPlacement", RPC_ROLE_ADMIN},
     [RPC_ADMIN_PLAN_PLACEMENT] = {"expertd.admin.v1.Admin/PlanPlacement", RPC_ROLE_ADMIN},
     [RPC_ADMIN_APPLY_PLACEMENT] = {"expertd.admin.v1.Admin/ApplyPlacement", RPC_ROLE_ADMIN},
@@ -34,12 +36,18 @@ static const struct method METHODS[RPC_METHOD_COUNT] = {
 };
 
 static const char *const PLANE_TEXTS[] = {
-    [RPC_PLANE_PUBLIC] = "this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection",
+    [RPC_PLANE_PUBLIC] =
+        "this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection; expertd.shard.v1.Shard is "
+        "served by processes started with --role shard",
+    [RPC_PLANE_SHARD] = "this server has expertd.shard.v1.Shard, expertd.v1.Experts, grpc.health.v1.Health and server reflection",
     [RPC_PLANE_ADMIN] = "this is the admin socket, which has expertd.admin.v1.Admin only",
 };
 
-static enum rpc_plane plane_of(int method) {
-    return method >= RPC_ADMIN_SHOW_PLACEMENT ? RPC_PLANE_ADMIN : RPC_PLANE_PUBLIC;
+static bool is_on(int method, enum rpc_plane plane) {
+    if (method >= RPC_ADMIN_SHOW_PLACEMENT) {
+        return plane == RPC_PLANE_ADMIN;
+    }
+    return plane == RPC_PLANE_SHARD || (plane == RPC_PLANE_PUBLIC && method < RPC_SHARD_CONTROL);
 }
 
 const char *rpc_method_name(enum rpc_method method) {
@@ -52,7 +60,7 @@ static int find_method(grpc_slice path, enum rpc_plane plane) {
     const char *text = (const char *)GRPC_SLICE_START_PTR(path);
     size_t length = GRPC_SLICE_LENGTH(path);
     for (int method = 0; method < RPC_METHOD_COUNT; method++) {
-        if (plane_of(method) == plane && length == strlen(METHODS[method].name) + 1 &&
+        if (is_on(method, plane) && length == strlen(METHODS[method].name) + 1 &&
             !memcmp(text + 1, METHODS[method].name, length - 1)) {
             return method;
         }
@@ -97,7 +105,7 @@ static void refuse(struct accept_slot *slot, int method, const struct proto_erro
 }
 
 static void refuse_unknown(struct accept_slot *slot) {
-    char text[256];
+    char text[384];
     snprintf(text, sizeof text, "unknown method %.*s: %s",
              (int)(GRPC_SLICE_LENGTH(slot->details.method) > 120 ? 120 : GRPC_SLICE_LENGTH(slot->details.method)),
              (const char *)GRPC_SLICE_START_PTR(slot->details.method), PLANE_TEXTS[slot->thread->server->plane]);

@@ -28,6 +28,8 @@ enum rpc_method {
     RPC_HEALTH_WATCH,    // server streaming
     RPC_REFLECT_V1,      // bidirectional
     RPC_REFLECT_V1ALPHA, // bidirectional
+    RPC_SHARD_CONTROL,   // bidirectional
+    RPC_SHARD_ROWS,      // bidirectional
     RPC_ADMIN_SHOW_PLACEMENT,
     RPC_ADMIN_PLAN_PLACEMENT,
     RPC_ADMIN_APPLY_PLACEMENT, // server streaming
@@ -79,8 +81,8 @@ struct rpc_handler {
     int64_t (*tick)(void *context, unsigned thread, int64_t now_ns);
 };
 
-// The methods of a server: expertd.v1, health and reflection, or expertd.admin.v1.
-enum rpc_plane { RPC_PLANE_PUBLIC, RPC_PLANE_ADMIN };
+// The methods of a server: expertd.v1, health and reflection; these and expertd.shard.v1; or expertd.admin.v1.
+enum rpc_plane { RPC_PLANE_PUBLIC, RPC_PLANE_SHARD, RPC_PLANE_ADMIN };
 
 struct rpc_options {
     enum rpc_plane plane;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/memory_cause.h"
 #include "daemon/log/log.h"
+#include "daemon/process/loading_shard.h"
 #include "daemon/process/notify.h"
 #include "expert/engine/engine.h"
 #include "expertd/kernels/kernel_select.h"
@@ -30,7 +31,9 @@ static void device_lost(void *context) {
 static void *loader_main(void *context) {
     struct app *app = context;
     struct loading_listener listener = {.lost = device_lost, .context = app, .tls = app->tls};
-    err_save(loading_load(&app->options, app->serve, &listener, &app->loaded), &app->load_error);
+    err_t e = app->shard ? loading_load_shard(&app->options, app->shard, &app->loaded)
+                         : loading_load(&app->options, app->serve, &listener, &app->loaded);
+    err_save(e, &app->load_error);
     event_loop_post(app->loop, EVENT_LOOP_LOADED);
     return NULL;
 }
@@ -61,7 +64,7 @@ static void begin_serving(struct app *app) {
     app->status.metrics = loaded->metrics;
     app->status.engine = loaded->engine;
     app->status.devices = loaded->devices;
-    app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
+    app->status.scratch_bytes = loaded->engine ? engine_scratch_bytes(loaded->engine) : 0;
     app->status.backend = loaded->devices ? loaded->devices->table->kind : expertd_kernel_selected_name();
     struct serve_backend backend = {
         .model = &loaded->model,
@@ -76,7 +79,7 @@ static void begin_serving(struct app *app) {
     if (app->admin) {
         struct admin_backend admin = {
             .model = &loaded->model,
-            .mover = {loaded->mover, mover_show, mover_plan, mover_apply, mover_placement_deinit},
+            .mover = {loaded->mover, mover_show, mover_plan, mover_apply, mover_placement_deinit}, // NULL on a shard
         };
         admin_ready(app->admin, &admin);
     }
@@ -130,6 +133,22 @@ static void cut_connections(struct app *app) {
     }
 }
 
+// Requests in progress; or of a shard, experts that a front could still place elsewhere.
+static bool is_busy(const struct app *app) {
+    return serve_active(app->serve) > 0 || (app->shard && !shard_is_drained(app->shard));
+}
+
+static uint32_t open_streams(const struct app *app) {
+    return serve_counts(app->serve).streams + (app->shard ? shard_streams(app->shard) : 0);
+}
+
+static void end_streams(struct app *app) {
+    serve_end_streams(app->serve);
+    if (app->shard) {
+        shard_end_streams(app->shard);
+    }
+}
+
 static void cancel_running(struct app *app) {
     if (!app->cancelled) {
         log_line(LOG_LEVEL_WARNING, "drain_cancelled", "active=%llu", (unsigned long long)serve_active(app->serve));
@@ -150,7 +169,7 @@ static void begin_disconnecting(struct app *app) {
     app->phase = APP_DISCONNECTING;
     app->hang_up_ns = clock_add_ns(now_ns, (int64_t)LAST_STATUS_MS * NS_PER_MS);
     app->disconnect_until_ns = clock_add_ns(now_ns, (int64_t)DISCONNECT_MS * NS_PER_MS);
-    serve_end_streams(app->serve);
+    end_streams(app);
 }
 
 // During its shutdown gRPC cancels new calls with a status that tells a caller to give up. A closed connection tells it to try
@@ -158,7 +177,7 @@ static void begin_disconnecting(struct app *app) {
 // the final statuses of streams whose client reads slowly.
 static void hang_up(struct app *app) {
     const int64_t now_ns = clock_now_ns();
-    if (app->hung_up || now_ns < app->hang_up_ns || serve_active(app->serve) > 0 || serve_counts(app->serve).streams > 0) {
+    if (app->hung_up || now_ns < app->hang_up_ns || serve_active(app->serve) > 0 || open_streams(app) > 0) {
         return;
     }
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
@@ -199,7 +218,7 @@ static void close_loop(struct app *app) {
 static void drain_step(struct app *app) {
     int64_t now_ns = clock_now_ns();
     bool late = now_ns >= app->drain_deadline_ns, noticed = now_ns >= app->notice_until_ns;
-    if (app->phase == APP_DRAINING && ((serve_active(app->serve) == 0 && noticed) || late)) {
+    if (app->phase == APP_DRAINING && ((!is_busy(app) && noticed) || late)) {
         begin_disconnecting(app);
     }
     if (app->phase == APP_DISCONNECTING) {
@@ -254,6 +273,9 @@ void app_begin_drain(struct app *app, int exit_code) {
     app->notice_until_ns = clock_add_ns(clock_now_ns(), connected ? (int64_t)NOTICE_MS * NS_PER_MS : 0);
     health_set_serving(app->health, false);
     serve_drain(app->serve);
+    if (app->shard) {
+        shard_drain(app->shard);
+    }
     event_loop_start_timer(app->loop, DRAIN_STEP_MS);
 }
 

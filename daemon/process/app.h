@@ -19,6 +19,7 @@
 #include "daemon/regions/region_socket.h"
 #include "daemon/serve/health.h"
 #include "daemon/serve/service.h"
+#include "daemon/shard/shard.h"
 #include "daemon/status/status.h"
 #include "daemon/tls/tls_watch.h"
 
@@ -43,7 +44,8 @@ struct app {
     int64_t goaway_deadline_ns;              // of APP_CLOSING: remaining connections are closed
     bool hung_up, cancelled, rpc_is_down, admin_is_down;
     struct serve *serve;
-    struct tls_store *tls; // NULL: no TLS files
+    struct shard_service *shard; // of --role shard; NULL: a front
+    struct tls_store *tls;       // NULL: no TLS files
     struct tls_watch *tls_watch;
     struct rpc_server *rpc;
     struct health *health;

@@ -188,7 +188,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     return OK;
 }
 
-static FALLIBLE make_metrics(struct loaded *out) {
+FALLIBLE loading_make_metrics(struct loaded *out) {
     size_t count = out->model.num_layers;
     uint32_t *numbers = calloc(2 * count + 1, sizeof *numbers);
     if (!numbers) {
@@ -236,6 +236,12 @@ static void log_passed_over(void) {
                  "kernels=%s reason=\"its %s differs from the scalar reference on this CPU: %s is used instead, more slowly\"",
                  name, differs, expertd_kernel_selected_name());
     }
+}
+
+FALLIBLE loading_log_cpu(const struct options *options) {
+    TRY(log_device(options));
+    log_passed_over();
+    return OK;
 }
 
 // Creates one team for all shards. With several memory nodes and shards, creates a team per node in addition.
@@ -466,7 +472,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     TRY(begin_schedules(options, out));
     TRY(create_front(options, out));
     TRY(start_engine(options, out));
-    TRY(make_metrics(out));
+    TRY(loading_make_metrics(out));
     TRY(start_mover(options, out));
     TRY(await_shards(out));
     return start_worker(options, serve, listener, out);
@@ -491,8 +497,7 @@ static FALLIBLE load_on(struct options *options, const char *device, struct serv
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
     const uint32_t shards = options->shards;
     bool on_devices;
-    TRY(log_device(options));
-    log_passed_over();
+    TRY(loading_log_cpu(options));
     const bool auto_device = strcmp(options->device, "auto") == 0;
     if (auto_device && asks_for_the_cpu(options)) {
         log_why_cpu(options);
@@ -520,6 +525,7 @@ void loading_unload(struct loaded *loaded) {
     request_memory_unpin(&loaded->request_memory);
     device_weights_destroy(loaded->weights);
     schedules_end(loaded->schedules);
+    holdings_destroy(loaded->holdings);
     if (loaded->store) {
         expert_store_close(loaded->store);
     } else {

@@ -17,6 +17,8 @@
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
 #include "expert/loader/model_options.h"
+#include "expert/store/expert_store.h"
+#include "expert/store/holdings.h"
 #include "expertd/kernels/devices.h"
 
 struct loaded {
@@ -28,7 +30,8 @@ struct loaded {
     struct device_weights *weights;  // on the devices; NULL: in host memory
     struct request_memory request_memory;
     struct model model;
-    struct expert_store *store;             // with --shard-hosts: the model's experts are loaded one by one; else NULL
+    struct expert_store *store;             // of --role shard and with --shard-hosts: owns `model`, whose experts are loaded singly
+    struct holdings *holdings;              // of --role shard
     struct front *front;                    // with --shard-hosts, else NULL
     struct expertd_tuning_table *schedules; // NULL: the heuristic
     struct engine *engine;
@@ -50,7 +53,12 @@ struct loading_listener {
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
-// ---- the steps that main.c and examine/ take too
+// ---- the steps that main.c, loading_shard.h and examine/ take too
+
+// Logs the CPU, its memory and the kernels, before anything is loaded.
+FALLIBLE loading_log_cpu(const struct options *options);
+// Creates out->metrics for the layers of out->model.
+FALLIBLE loading_make_metrics(struct loaded *out);
 
 // Selects the CPU kernels according to --kernels and --numerics. Errors as expertd_kernel_select.
 FALLIBLE loading_select_kernels(const struct options *options);

@@ -3,6 +3,7 @@
 #include "daemon/serve/serve_call.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "daemon/serve/health.h"
@@ -74,6 +75,20 @@ static void await_message(struct call *call) {
     serve_call_due(call, call->message_deadline_ns);
 }
 
+// A shard has no router and no combine.
+static FALLIBLE check_role(const struct call *call) {
+    bool is_forward = call->method == RPC_FORWARD || call->method == RPC_STREAM;
+    bool is_region = call->method == RPC_OPEN_REGION || call->method == RPC_CLOSE_REGION;
+    if (call->serve->options.shard && (is_forward || is_region)) {
+        FAIL(EXPERTD_ERR_UNIMPLEMENTED,
+             "this process is a shard (--role shard): it computes rows for fronts, and answers no %s; call a front, which is an "
+             "expertd "
+             "that was started with --shard-hosts",
+             strrchr(rpc_method_name(call->method), '/') + 1);
+    }
+    return OK;
+}
+
 static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
     struct serve *serve = context;
     struct call *call = call_create(serve, rpc, method, thread, deadline_ns);
@@ -83,6 +98,7 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
         return NULL;
     }
     err_t e = serve_enter_call(call);
+    e = err_is(e) ? e : check_role(call);
     if (err_is(e)) {
         serve_fail_call(call, e);
         return call;

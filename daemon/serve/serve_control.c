@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "daemon/regions/region.h"
 #include "daemon/serve/serve_answer.h"
+#include "daemon/shard/shard.h"
 #include "expert/engine/engine.h"
 #include "expertd/kernels/devices.h"
 #include "expertd/kernels/kernel_select.h"
@@ -52,11 +53,16 @@ static void name_devices(const struct serve_backend *backend, struct feature_tex
              engine_device_bytes(backend->engine), devices->count * devices->facts.memory_bytes);
 }
 
-// FEATURES, the kernel backend, and if present the devices, shared memory and the address of the admin socket. Returns their
-// number.
+// FEATURES or "shard", the kernel backend, and if present the devices, shared memory and the address of the admin socket. Returns
+// their number.
 static size_t features_of(const struct serve *serve, struct feature_texts *texts, const char *out[FEATURES_MAX]) {
-    size_t count = FEATURE_COUNT;
-    memcpy(out, FEATURES, sizeof FEATURES);
+    size_t count = 0;
+    if (serve->options.shard) {
+        out[count++] = "shard";
+    } else {
+        memcpy(out, FEATURES, sizeof FEATURES);
+        count = FEATURE_COUNT;
+    }
     snprintf(texts->kernels, sizeof texts->kernels, "kernels:%s", expertd_kernel_selected_name());
     out[count++] = texts->kernels;
     if (serve->backend.devices) {
@@ -74,6 +80,27 @@ static size_t features_of(const struct serve *serve, struct feature_texts *texts
     return count;
 }
 
+// On a shard: a layer is ready if all of its experts are there.
+static void describe_held(const struct serve *serve, struct describe_layer *layers) {
+    for (size_t i = 0; serve->options.shard && i < serve->backend.model->num_layers; i++) {
+        layers[i].experts_held = shard_held_of(serve->options.shard, i);
+        layers[i].ready = layers[i].experts_held == layers[i].num_experts;
+    }
+}
+
+static void describe_shard(const struct serve *serve, struct describe_response *response) {
+    if (serve->options.shard) {
+        struct shard_figures figures;
+        shard_read_figures(serve->options.shard, &figures);
+        response->is_shard = true;
+        response->shard = (struct describe_shard){.bytes_used = figures.bytes_used,
+                                                  .bytes_max = figures.bytes_max,
+                                                  .fronts = figures.fronts,
+                                                  .loading = figures.loading,
+                                                  .draining = figures.draining};
+    }
+}
+
 static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *out) {
     const struct model *model = serve->backend.model;
     struct describe_layer *layers = calloc(model->num_layers ? model->num_layers : 1, sizeof *layers);
@@ -83,6 +110,7 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
     for (size_t i = 0; i < model->num_layers; i++) {
         layers[i] = describe_layer_of(model, &model->layers[i]);
     }
+    describe_held(serve, layers);
     struct feature_texts texts;
     const char *features[FEATURES_MAX];
     size_t num_features = features_of(serve, &texts, features);
@@ -104,6 +132,7 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
         .num_hidden_dtypes = sizeof HIDDEN_DTYPES / sizeof HIDDEN_DTYPES[0],
         .placement_epoch = model_epoch(model),
     };
+    describe_shard(serve, &response);
     err_t e = proto_encode_describe_response(&response, out);
     free(layers);
     return e;

@@ -9,6 +9,7 @@
 #include "expert/layer/layer.h"
 
 struct metrics;
+struct shard_service;
 struct worker;
 
 struct serve_options {
@@ -18,16 +19,18 @@ struct serve_options {
     struct admission_limits admission;
     struct backlog_limits backlog;
     int64_t send_timeout_ns; // how long a peer may take to send its message, or to read its answer
-    const char *admin;       // "unix:PATH" of the admin socket, a feature of Describe; NULL: none. Borrowed
+    struct shard_service
+        *shard;        // of --role shard: Forward and regions are refused, and Describe tells what it holds. NULL: a front
+    const char *admin; // "unix:PATH" of the admin socket, a feature of Describe; NULL: none. Borrowed
 };
 
 // All borrowed until serve_destroy. The worker's `done` is serve_done, its context the service.
 struct serve_backend {
     const struct model *model;
     struct layer_limits limits; // of one request
-    struct worker *worker;
+    struct worker *worker;      // NULL: a shard
     struct metrics *metrics;
-    const struct engine *engine;
+    const struct engine *engine;           // NULL: a shard
     const struct expertd_devices *devices; // NULL: the CPU computes
 };
 

@@ -11,6 +11,7 @@
 #include "daemon/listen/tcp_listener.h"
 #include "daemon/listen/unix_listener.h"
 #include "daemon/status/own_process.h"
+#include "daemon/status/status_shard.h"
 #include "daemon/tls/tls_store.h"
 #include "expert/engine/engine.h"
 
@@ -42,12 +43,19 @@ uint64_t status_open_connections(const struct status *status) {
 
 static uint64_t rebuilds_of(const struct status *status) {
     struct engine_exchange exchange;
+    if (!status->engine) {
+        return 0; // a shard
+    }
     engine_exchange_state(status->engine, &exchange);
     return exchange.rebuilds;
 }
 
 static bool is_ready(const struct status *status, const struct serve_counts *counts) {
     return counts->ready && !counts->draining && !status->lost;
+}
+
+static uint64_t weights_bytes_of(const struct status *status) {
+    return model_weights_bytes(status->model) + (status->shard ? status_shard_bytes(status->shard) : 0);
 }
 
 static void add_certificate(const struct status *status, struct metrics_gauges *out) {
@@ -68,7 +76,7 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .open_connections = connections_of(status->listeners).open,
         .queued_requests = counts->queued,
         .queued_bytes = counts->queued_bytes,
-        .weights_bytes = counts->ready ? model_weights_bytes(status->model) : 0,
+        .weights_bytes = counts->ready ? weights_bytes_of(status) : 0,
         .scratch_bytes = counts->ready ? status->scratch_bytes : 0,
         .resident_bytes = own.resident_bytes,
         .open_fds = own.open_fds,
@@ -92,6 +100,9 @@ static struct http_answer metrics_page(const struct status *status, FILE *body) 
     gauges.num_refused = REFUSALS;
     if (counts.ready) {
         metrics_render(status->metrics, &gauges, body);
+        if (status->shard) {
+            status_shard_metrics(status->shard, body);
+        }
     } else {
         fprintf(body, "# HELP expertd_ready Whether requests are answered.\n# TYPE expertd_ready gauge\nexpertd_ready 0\n");
     }
@@ -141,6 +152,9 @@ static json_t *layers_json(const struct status *status) {
         if (layer->shared_quantisation[0]) {
             json_object_set_new(json, "shared_weights", json_string(layer->shared_quantisation));
         }
+        if (status->shard) {
+            json_object_set_new(json, "experts_held", json_integer(shard_held_of(status->shard, i)));
+        }
         if (status->devices) {
             char widened[WIDENED_TEXT_MAX];
             json_object_set_new(json, "device_kernels", json_string(engine_layer_variants(status->engine, i, variants)));
@@ -184,6 +198,7 @@ static json_t *status_json(const struct status *status) {
         json_object_set_new(root, "architecture", json_string(status->model->model_type));
         json_object_set_new(root, "numerics_id", json_string(status->model->numerics_id));
         json_object_set_new(root, "kernels", json_string(status->backend));
+        json_object_set_new(root, "role", json_string(status->shard ? "shard" : "front"));
         json_object_set_new(root, "shards", json_integer(status->model->ranks));
         json_object_set_new(root, "calls_ok", json_integer((json_int_t)totals.calls_ok));
         json_object_set_new(root, "calls_failed", json_integer((json_int_t)totals.calls_failed));
@@ -193,6 +208,9 @@ static json_t *status_json(const struct status *status) {
             json_object_set_new(root, "device", device_json(status));
         }
         json_object_set_new(root, "layers", layers_json(status));
+        if (status->shard) {
+            json_object_set_new(root, "shard", status_shard_json(status->shard));
+        }
     }
     return root;
 }
@@ -228,7 +246,10 @@ static void put_escaped(const char *text, FILE *body) {
 
 static void put_layers(const struct status *status, FILE *body) {
     fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>weights<th>busiest expert / mean", body);
-    fputs(status->devices ? "<th>widened on the device<th>kernels on the device</tr>" : "</tr>", body);
+    fputs(status->shard     ? "<th>held here</tr>"
+          : status->devices ? "<th>widened on the device<th>kernels on the device</tr>"
+                            : "</tr>",
+          body);
     for (size_t i = 0; i < status->model->num_layers; i++) {
         const struct model_layer *layer = &status->model->layers[i];
         const struct layer_params *p = &layer->params;
@@ -240,6 +261,9 @@ static void put_layers(const struct status *status, FILE *body) {
             put_escaped(layer->shared_quantisation, body);
         }
         fprintf(body, "<td>%.2f", metrics_expert_imbalance(status->metrics, i));
+        if (status->shard) {
+            fprintf(body, "<td>%u", shard_held_of(status->shard, i));
+        }
         if (status->devices) {
             char widened[WIDENED_TEXT_MAX];
             fprintf(body, "<td>%s<td>%s", widened_of(status, layer, widened), engine_layer_variants(status->engine, i, variants));
@@ -274,6 +298,9 @@ static struct http_answer html_page(const struct status *status, FILE *body) {
                 totals.calls_ok, totals.calls_failed, totals.tokens, totals.batches);
         if (status->devices) {
             put_devices(status, body);
+        }
+        if (status->shard) {
+            status_shard_html(status->shard, body);
         }
         put_layers(status, body);
     }

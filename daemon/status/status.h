@@ -9,6 +9,7 @@
 #include "daemon/http/http.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/serve/service.h"
+#include "daemon/shard/shard.h"
 #include "expert/model/model.h"
 #include "expertd/kernels/devices.h"
 
@@ -24,9 +25,10 @@ struct tls_store;
 // All pointers are borrowed. model, metrics, engine, devices and scratch_bytes are read only once the service is ready.
 struct status {
     struct serve *serve;
+    struct shard_service *shard; // of --role shard; NULL: a front
     const struct model *model;
     struct metrics *metrics;
-    const struct engine *engine;
+    const struct engine *engine;           // NULL on a shard
     const struct expertd_devices *devices; // NULL: the CPU computes
     bool lost;                             // a device has failed permanently
     uint64_t scratch_bytes;

@@ -101,6 +101,11 @@ size_t rank_engine_max_rows(const struct rank_engine *engine) {
     return engine->options.limits.max_choices;
 }
 
+size_t rank_engine_max_hidden(const struct rank_engine *engine) {
+    struct layer_sizes sizes = layer_sizes_of(engine->options.model);
+    return max_hidden(&engine->options, &sizes);
+}
+
 size_t rank_engine_max_groups(const struct rank_engine *engine) {
     return engine->options.model->max_experts;
 }

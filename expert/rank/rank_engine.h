@@ -34,8 +34,10 @@ uint64_t rank_engine_batch_bytes(const struct rank_engine_options *options); // 
 // The batch of a new connection, for batches within the limits.
 FALLIBLE rank_engine_create_batch(const struct rank_engine *engine, struct rank_batch **out);
 
-// Rows of a piece, and experts of a piece, for which memory is reserved: limits for the decoder of the messages.
+// Rows of a piece, hidden rows of a batch, and experts of a piece, for which memory is reserved: limits for the decoder of the
+// messages.
 size_t rank_engine_max_rows(const struct rank_engine *engine);
+size_t rank_engine_max_hidden(const struct rank_engine *engine); // of a batch
 size_t rank_engine_max_groups(const struct rank_engine *engine);
 
 // Takes a piece that rank_batch_skips does not skip: checks it, and copies its hidden rows. On an error the batch has failed:

@@ -26,7 +26,13 @@ struct describe_layer {
     enum expertd_dtype weight_dtype;
     const char *quantisation, *shared_quantisation, *numerics_id;
     bool ready, needs_token_ids, needs_router_input;
-    uint32_t num_zero_experts;
+    uint32_t num_zero_experts, experts_held;
+};
+
+struct describe_shard {
+    uint64_t bytes_used, bytes_max;
+    uint32_t fronts, loading;
+    bool draining;
 };
 
 struct describe_model {
@@ -47,6 +53,8 @@ struct describe_response {
     const enum expertd_dtype *hidden_dtypes;
     size_t num_hidden_dtypes;
     uint64_t placement_epoch;
+    bool is_shard;
+    struct describe_shard shard; // if is_shard
 };
 
 // Unknown fields are ignored in Describe. *model is malloc'd.

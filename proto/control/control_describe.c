@@ -65,6 +65,7 @@ static void layer_to_wire(const struct describe_layer *from, pb_layer *to) {
     to->needs_router_input = from->needs_router_input;
     to->numerics_id = text_or_empty(from->numerics_id);
     to->num_zero_experts = from->num_zero_experts;
+    to->experts_held = from->experts_held;
 }
 
 static void layer_from_wire(const pb_layer *from, struct describe_layer *to) {
@@ -86,6 +87,7 @@ static void layer_from_wire(const pb_layer *from, struct describe_layer *to) {
         .needs_token_ids = from->needs_token_ids,
         .needs_router_input = from->needs_router_input,
         .num_zero_experts = from->num_zero_experts,
+        .experts_held = from->experts_held,
     };
 }
 
@@ -141,9 +143,27 @@ static void models_to_wire(const struct describe_response *from, struct describe
     }
 }
 
+static void shard_to_wire(const struct describe_shard *from, Expertd__V1__ShardState *to) {
+    expertd__v1__shard_state__init(to);
+    to->bytes_used = from->bytes_used;
+    to->bytes_max = from->bytes_max;
+    to->fronts = from->fronts;
+    to->experts_loading = from->loading;
+    to->draining = from->draining;
+}
+
+static struct describe_shard shard_from_wire(const Expertd__V1__ShardState *from) {
+    return (struct describe_shard){.bytes_used = from->bytes_used,
+                                   .bytes_max = from->bytes_max,
+                                   .fronts = from->fronts,
+                                   .loading = from->experts_loading,
+                                   .draining = from->draining};
+}
+
 FALLIBLE proto_encode_describe_response(const struct describe_response *from, struct proto_bytes *out) {
     struct describe_scratch scratch = {0};
     Expertd__V1__Limits limits = EXPERTD__V1__LIMITS__INIT;
+    Expertd__V1__ShardState shard;
     pb_response response = EXPERTD__V1__DESCRIBE_RESPONSE__INIT;
     *out = (struct proto_bytes){0};
     err_t e;
@@ -166,6 +186,8 @@ FALLIBLE proto_encode_describe_response(const struct describe_response *from, st
     response.n_hidden_dtypes = from->num_hidden_dtypes;
     response.hidden_dtypes = scratch.dtypes;
     response.placement_epoch = from->placement_epoch;
+    shard_to_wire(&from->shard, &shard);
+    response.shard = from->is_shard ? &shard : NULL;
     e = control_pack(&response.base, out);
 out:
     scratch_free(&scratch);
@@ -240,7 +262,11 @@ static void response_from_wire(struct describe_reply *reply, struct describe_res
         .hidden_dtypes = reply->hidden_dtypes,
         .num_hidden_dtypes = message->n_hidden_dtypes,
         .placement_epoch = message->placement_epoch,
+        .is_shard = message->shard != NULL,
     };
+    if (message->shard) {
+        out->shard = shard_from_wire(message->shard);
+    }
     if (message->limits) {
         out->max_message_bytes = message->limits->max_message_bytes;
         out->max_region_bytes = message->limits->max_region_bytes;

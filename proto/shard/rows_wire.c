@@ -128,6 +128,14 @@ size_t rows_encode_reply(const struct rows_reply *reply, uint8_t *head, size_t c
     return writer.used;
 }
 
+// ---- reading
+
+_Static_assert((int)REQUEST_HIDDEN == (int)REPLY_RESULTS, "rows_find reads messages of both kinds");
+
+bool rows_find(const struct wire_parts *message, struct wire_range *rows) {
+    return wire_find_bytes(message, REQUEST_HIDDEN, rows);
+}
+
 // ---- reading a request
 
 // Bytes of all singular fields of a request except `hidden`, with their tags: six numbers of up to ten bytes, and the token.

@@ -53,6 +53,10 @@ size_t rows_head_bytes(size_t groups_max, size_t rows_max);
 FALLIBLE rows_decode_request(const struct wire_parts *message, const struct rows_memory *memory, struct rows_request *out,
                              struct wire_range *hidden);
 
+// Finds the rows of a message of either kind, for `body_of` of rpc.h and dial.h. False: it has none, or is malformed. Checks
+// nothing else; a decoder finds the same range.
+bool rows_find(const struct wire_parts *message, struct wire_range *rows);
+
 struct rows_reply {
     uint64_t batch, epoch;
     uint32_t first_row, rows;

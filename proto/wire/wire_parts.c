@@ -103,6 +103,14 @@ bool wire_find_hidden(const struct wire_parts *parts, struct wire_range *out) {
     return true;
 }
 
+bool wire_find_bytes(const struct wire_parts *parts, uint32_t number, struct wire_range *out) {
+    struct part_cursor cursor = {.parts = parts};
+    uint64_t length;
+    bool found = find(&cursor, number, length_of(parts), &length);
+    *out = found ? (struct wire_range){cursor.position, (size_t)length} : (struct wire_range){0};
+    return found;
+}
+
 // ---- split
 
 // Copies the next bytes to out->head_bytes of `head`, and advances the cursor over them.

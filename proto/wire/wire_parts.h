@@ -28,6 +28,9 @@ struct wire_range {
 // finds the same range without reading its bytes.
 bool wire_find_hidden(const struct wire_parts *parts, struct wire_range *out);
 
+// Finds the bytes of the first field `number` of the message itself. False: there is none, or the message is malformed.
+bool wire_find_bytes(const struct wire_parts *parts, uint32_t number, struct wire_range *out);
+
 // The message `name` without one field of type WIRE_BYTES.
 struct wire_split {
     size_t head_bytes; // of the other fields, in `head`

@@ -201,6 +201,7 @@ static void a_piece_is_no_larger_than_a_batch(void **state) {
 // A value of each option that is not its default.
 static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_MODEL] = "m",
+    [OPTION_ROLE] = "shard",
     [OPTION_LAYERS] = "2-5",
     [OPTION_COMPUTE_DTYPE] = "f32",
     [OPTION_WIDEN] = "true",
@@ -245,6 +246,7 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_MAX_QUEUE_DELAY_US] = "200",
     [OPTION_MAX_TOP_K] = "4",
     [OPTION_MAX_CALLS] = "8",
+    [OPTION_MAX_FRONTS] = "9",
     [OPTION_MAX_INFLIGHT] = "6",
     [OPTION_MAX_QUEUE] = "11",
     [OPTION_MAX_QUEUE_BYTES] = "1TiB",

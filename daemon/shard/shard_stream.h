@@ -1,0 +1,28 @@
+// The streams of both methods: the callbacks of rpc.h, first messages, time limits, ends. Functions on a stream run on its thread.
+#ifndef EXPERTD_DAEMON_SHARD_SHARD_STREAM_H
+#define EXPERTD_DAEMON_SHARD_SHARD_STREAM_H
+
+#include "daemon/shard/shard_types.h"
+
+void shard_stream_handlers(struct shard_service *service);
+void shard_wake_threads(struct shard_service *service); // every thread's tick runs soon; any thread
+
+// Ends the stream with the thread's last error; OK: with status OK. Does nothing on a stream that has ended.
+void shard_stream_finish(struct shard_stream *stream, err_t e);
+// Ends the stream's session with the thread's last error, and with it both streams. Without a session: the stream.
+void shard_stream_fail(struct shard_stream *stream, err_t e);
+
+// Requests the next message, unless one is requested already or the stream has ended.
+void shard_stream_read(struct shard_stream *stream);
+// Writes a message: header copied, body borrowed until it is written. None is being written, and the stream has not ended.
+void shard_stream_write(struct shard_stream *stream, const uint8_t *header, size_t header_bytes, const uint8_t *body,
+                        size_t body_bytes);
+// May a message be written now?
+static inline bool shard_stream_writes(const struct shard_stream *stream) {
+    return !stream->writing && !stream->closed && !stream->finished;
+}
+
+// The stream has its session from here on. The caller holds the service's mutex.
+void shard_stream_join(struct shard_stream *stream, struct shard_session *session);
+
+#endif
