@@ -373,6 +373,14 @@ static FALLIBLE resolve_num_groups(const struct architecture *row, const struct 
                : config_missing(config, TOP_GROUP_KEYS, CONFIG_WHOLE, "the number of groups that are kept");
 }
 
+// Kimi-Linear's key: if it is false, vLLM ignores the groups.
+static FALLIBLE expect_grouped(const struct config *config, uint32_t groups) {
+    static const char *const KEYS[] = {"use_grouped_topk", NULL};
+    bool grouped = true, found;
+    TRY(config_bool(config, KEYS, &grouped, &found));
+    return grouped ? OK : config_refuse(config, KEYS, CONFIG_WHOLE, ", but num_expert_group is %u: expected true", groups);
+}
+
 static FALLIBLE resolve_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
     char method[32] = "";
     bool limited = row->groups == GROUPS_ALWAYS;
@@ -385,6 +393,7 @@ static FALLIBLE resolve_groups(const struct architecture *row, const struct conf
     }
     TRY(resolve_num_groups(row, config, routing));
     if (routing->num_groups > 1) {
+        TRY(expect_grouped(config, routing->num_groups));
         routing->group_score = row->group_score;
         routing->masked_groups_are_zero = row->masked_groups_are_zero;
     }

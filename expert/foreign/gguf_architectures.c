@@ -123,10 +123,11 @@ const struct gguf_architecture GGUF_ARCHITECTURES[] = {
      .constants = "\"norm_topk_prob\": true",
      .shared = GGUF_SHARED_BY_COUNT,
      .keys = {{"expert_weights_scale", "routed_scaling_factor", "1", "1"}, GROUPS("1", "1"), LEADING_DENSE}},
-    // DeepSeek-V3 and R1 (256 experts) choose from 4 of 8 groups; files before October 2025 do not say so.
+    // DeepSeek-V3 and R1 (256 experts) choose from 4 of 8 groups; files before October 2025 do not say so. Other models that have
+    // or were cut to 256 experts, as Kimi-K2, have another vocabulary.
     {.name = "deepseek2",
      .model_type = "deepseek_v3",
-     .when = {NOT_SOFTMAX_BUT_SIGMOID, {"expert_count", 0, 256}},
+     .when = {NOT_SOFTMAX_BUT_SIGMOID, {"expert_count", 0, 256}, {"vocab_size", 129280, 129280}},
      .shared = GGUF_SHARED_BY_COUNT,
      .keys = {DEEPSEEK_KEYS("8", "4")}},
     {.name = "deepseek2",

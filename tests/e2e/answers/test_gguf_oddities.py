@@ -54,6 +54,14 @@ ABSENT = {
 }
 
 
+# Old files of DeepSeek-V3 do not say that its 256 experts are in groups; Kimi-K2, cut to 256 experts, has none. With K = 8 groups matter.
+@pytest.mark.parametrize("vocabulary, groups", [(129280, (8, 4)), (163840, (1, 1))])
+def test_groups_of_256_experts(vocabulary, groups, monkeypatch, tmp_path, start_daemon):
+    monkeypatch.setattr("harness.gguf_models.TOP_K", 8)
+    spec = dataclasses.replace(ARCHITECTURES["deepseek_v3_before_groups"], groups=groups[0], top_groups=groups[1])
+    check(Model(tmp_path, spec, change={"deepseek2.vocab_size": vocabulary}), start_daemon)
+
+
 @pytest.mark.share(4)
 @pytest.mark.parametrize("name", ABSENT)
 def test_absent_keys(name, tmp_path, start_daemon):

@@ -48,8 +48,8 @@ ARCHITECTURES = {
     "deepseek_ocr": Spec("deepseek2-ocr", ONE_GROUP | {"expert_shared_count": 2, "leading_dense_block_count": 1}, shared=512,
                          model_type="deepseek_v2", **AFTER_DENSE),
     "deepseek_v3": Spec("deepseek2", V3_KEYS | TWO_OF_FOUR, model_type="deepseek_v3", **V3, **GROUPS, **AFTER_DENSE),
-    "deepseek_v3_before_groups": Spec("deepseek2", without(V3_KEYS, *ONE_GROUP), groups=8, top_groups=4, experts=256,
-                                      model_type="deepseek_v3", **V3, **AFTER_DENSE),
+    "deepseek_v3_before_groups": Spec("deepseek2", without(V3_KEYS, *ONE_GROUP) | {"vocab_size": 129280}, groups=8, top_groups=4,
+                                      experts=256, model_type="deepseek_v3", **V3, **AFTER_DENSE),
     "kimi_k2": Spec("deepseek2", V3_KEYS, model_type="deepseek_v3", **V3, **AFTER_DENSE),
     "glm_4_7_flash_before_gating_func": Spec("deepseek2", without(V3_KEYS, *SIGMOID) | {
         "leading_dense_block_count": 46, "vocab_size": 154880}, model_type="deepseek_v3", layer=46, blocks=47, **V3),

@@ -110,6 +110,11 @@ static void absent_group_keys_take_the_default_of_the_models_code(void **state) 
     refuse_params(GROUPED("bailing_hybrid", ",\"num_expert_group\":null"), "num_expert_group is null");
     refuse_params(GROUPED("deepseek_v3", ",\"topk_group\":null"), "topk_group is null");
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"group_limited_greedy\""), "n_group is missing");
+#define KIMI_GROUPS(groups, uses)                                                                                                  \
+    GROUPED("kimi_linear", ",\"num_expert_group\":" groups ",\"topk_group\":1,\"use_grouped_topk\":" uses)
+    assert_int_equal(params_at(KIMI_GROUPS("4", "true"), 1).routing.num_groups, 4);
+    assert_true(params_at(KIMI_GROUPS("1", "false"), 1).routing.num_groups <= 1);
+    refuse_params(KIMI_GROUPS("4", "false"), "use_grouped_topk is false, but num_expert_group is 4");
 }
 
 static void bailing_hybrid_normalises_by_its_flag_even_if_k_is_one(void **state) {
