@@ -397,6 +397,7 @@ static FALLIBLE create_server(struct app *app) {
                               .max_message_bytes = o->max_message_bytes,
                               .max_calls = o->max_calls,
                               .handler = serve_handler(app->serve),
+                              .is_urgent = app->shard || o->shard_hosts, // any polling thread may receive a heartbeat
                               .tls = tls_of(app)};
     if (app->shard) {
         rpc.plane = RPC_PLANE_SHARD;

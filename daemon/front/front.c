@@ -77,7 +77,7 @@ static FALLIBLE create_membership(struct front *front) {
     struct membership_options options = membership_defaults();
     options.catalogue = front->catalogue;
     options.identity = (struct member_identity){
-        .protocol = SHARD_PROTOCOL, .numerics_id = model->numerics_id, .compute_dtype = expertd_dtype_name(model->compute_dtype)};
+        .protocol = SHARD_PROTOCOL, .numerics_id = model->numerics_id, .compute_dtype = model->compute_dtype == EXPERTD_DTYPE_BF16 ? "bf16" : "f32"};
     expert_store_fingerprint(front->options.store, options.identity.model_digest);
     options.members_max = front->ranks;
     options.local_members = front->local;
@@ -103,6 +103,7 @@ static FALLIBLE create_links(struct front *front) {
     const struct model *model = front->options.model;
     struct dialler_options dialler = {.threads = front_dial_threads(front),
                                       .name = "front",
+                                      .is_urgent = true,
                                       .max_message_bytes = o->max_message_bytes,
                                       .tick = front_tick,
                                       .context = front};

@@ -118,6 +118,16 @@ static void send_request(struct front_connection *c, const struct shard_request 
     send_next(c);
 }
 
+// Of a batch: one for each token, but one for each row where weights multiply the experts' input.
+static uint32_t most_hidden_rows(const struct front *front) {
+    const struct model *model = front->options.model;
+    bool is_expanded = false;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        is_expanded |= model->layers[i].params.weights_on_input;
+    }
+    return is_expanded ? (uint32_t)front->options.limits.max_choices : front->options.limits.max_tokens;
+}
+
 static void send_hello(struct front_connection *c) {
     const struct front *front = c->front;
     const struct member_identity *identity = &front->membership.options.identity;
@@ -130,7 +140,7 @@ static void send_hello(struct front_connection *c) {
                                               .version = EXPERTD_VERSION,
                                               .asks_lease = front->membership.options.is_owner,
                                               .max_batch_rows = (uint32_t)limits->max_choices,
-                                              .max_batch_hidden = (uint32_t)limits->max_choices}};
+                                              .max_batch_hidden = most_hidden_rows(front)}};
     memcpy(request.hello.identity.model_digest, identity->model_digest, sizeof identity->model_digest);
     send_request(c, &request);
 }

@@ -28,6 +28,7 @@ enum { DIAL_THREADS_MAX = 8, DIAL_PARTS_MAX = 256, DIAL_IDENTITY_MAX = 512 };
 struct dialler_options {
     unsigned threads;           // 1 to DIAL_THREADS_MAX
     const char *name;           // of the threads, "NAME-0"; at most 10 bytes; copied
+    bool is_urgent;             // the threads run while all CPUs compute (thread_priority.h): for heartbeats
     uint64_t max_message_bytes; // larger messages close their stream with EXPERTD_ERR_TOO_LARGE
     // Runs after dialler_wake, and at the time that it returned last. Returns the time of its next run (CLOCK_NEVER: after a wake
     // only). May be NULL.

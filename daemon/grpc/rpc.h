@@ -99,6 +99,7 @@ struct rpc_options {
     // when all of it has arrived, so nothing else bounds a peer that announces 4 GB. Above the bound, gRPC resets streams of any
     // peer until the memory is below it.
     uint64_t max_transport_bytes;
+    bool is_urgent;     // the threads run while all CPUs compute (thread_priority.h): for heartbeats
     struct rpc_tls tls; // not with a watcher
 };
 

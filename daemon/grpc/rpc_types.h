@@ -90,6 +90,7 @@ struct rpc_thread {
 struct rpc_server {
     struct rpc_handler handler;
     enum rpc_plane plane;
+    bool is_urgent;
     bool is_watched; // another server's threads poll its sockets
     uint64_t max_message_bytes;
     unsigned max_calls;

@@ -78,6 +78,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     }
     server->handler = *options->handler;
     server->plane = options->plane;
+    server->is_urgent = options->is_urgent;
     server->is_watched = options->watcher != NULL;
     INVARIANT(!options->watcher || !options->tls.store); // an external listener needs sockets that its own threads poll
     server->tls = options->tls;

@@ -69,9 +69,11 @@ FALLIBLE thread_init(struct rpc_thread *thread, struct rpc_server *server, unsig
     LIST_INIT(&thread->stuck);
     thread->next_stuck_ns = thread->next_tick_ns = CLOCK_NEVER;
     snprintf(thread->name, sizeof thread->name, "%s-%u", server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", index);
-    return queue_thread_init(&thread->queue,
-                             &(struct queue_thread_options){
-                                 .name = thread->name, .polls = !server->is_watched, .run_due = run_due, .started = on_started});
+    return queue_thread_init(&thread->queue, &(struct queue_thread_options){.name = thread->name,
+                                                                            .is_urgent = server->is_urgent,
+                                                                            .polls = !server->is_watched,
+                                                                            .run_due = run_due,
+                                                                            .started = on_started});
 }
 
 void thread_deinit(struct rpc_thread *thread) {

@@ -34,7 +34,8 @@ static FALLIBLE start_thread(struct dialler *dialler, unsigned index) {
     thread->next_tick_ns = CLOCK_NEVER;
     LIST_INIT(&thread->opening);
     snprintf(thread->name, sizeof thread->name, "%.*s-%u", NAME_MAX_BYTES, dialler->options.name, index % DIAL_THREADS_MAX);
-    struct queue_thread_options options = {.name = thread->name, .polls = true, .run_due = run_due, .started = on_started};
+    struct queue_thread_options options = {
+        .name = thread->name, .is_urgent = dialler->options.is_urgent, .polls = true, .run_due = run_due, .started = on_started};
     TRY(queue_thread_init(&thread->queue, &options));
     return queue_thread_start(&thread->queue);
 }

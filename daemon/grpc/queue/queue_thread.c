@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
+#include "base/threads/thread_priority.h"
 #include "base/threads/thread_signals.h"
 
 #define LATE_NS (100 * (int64_t)NS_PER_MS)
@@ -121,6 +122,9 @@ static void run_queue(struct queue_thread *thread) {
 static void *thread_main(void *argument) {
     struct queue_thread *thread = argument;
     current = thread;
+    if (thread->options.is_urgent) {
+        thread_raise_priority();
+    }
     if (thread->options.started) {
         thread->options.started(thread);
     }

@@ -24,6 +24,7 @@ struct queue_job {
 
 struct queue_thread_options {
     const char *name; // at most 15 bytes
+    bool is_urgent;   // thread_priority.h
     bool polls;       // false: waits for tags only; other threads of the process poll its sockets
     // Does the due work, on the thread, after every tag. woken: queue_thread_wake was called. Returns the time of the next due work
     // (CLOCK_NEVER: none); 0: at once.
