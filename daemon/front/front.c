@@ -76,8 +76,9 @@ static FALLIBLE create_membership(struct front *front) {
     const struct model *model = front->options.model;
     struct membership_options options = membership_defaults();
     options.catalogue = front->catalogue;
-    options.identity = (struct member_identity){
-        .protocol = SHARD_PROTOCOL, .numerics_id = model->numerics_id, .compute_dtype = model->compute_dtype == EXPERTD_DTYPE_BF16 ? "bf16" : "f32"};
+    options.identity = (struct member_identity){.protocol = SHARD_PROTOCOL,
+                                                .numerics_id = model->numerics_id,
+                                                .compute_dtype = model->compute_dtype == EXPERTD_DTYPE_BF16 ? "bf16" : "f32"};
     expert_store_fingerprint(front->options.store, options.identity.model_digest);
     options.members_max = front->ranks;
     options.local_members = front->local;
@@ -86,6 +87,7 @@ static FALLIBLE create_membership(struct front *front) {
     options.replicas = o->replicas;
     options.is_owner = o->placement_owner;
     options.health.interval_ns = (int64_t)o->heartbeat_ms * NS_PER_MS;
+    options.health.sole_after_ns = 5 * options.health.missed_max * options.health.interval_ns;
     if (options.health.dead_after_ns <= 2 * options.health.missed_max * options.health.interval_ns) {
         options.health.dead_after_ns = 2 * options.health.missed_max * options.health.interval_ns;
     }
@@ -137,6 +139,7 @@ FALLIBLE front_create(const struct front_options *options, struct front **out) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the shards in other processes");
     }
     front->options = *options;
+    front->steps = &FRONT_STEPS;
     front->local = options->options->shards;
     front->ranks = options->model->ranks;
     LIST_INIT(&front->connections);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/front/front_loop.h"
 #include "daemon/front/front_replies.h"
+#include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
 enum { KEEPALIVE_MS = 10000, KEEPALIVE_TIMEOUT_MS = 5000 }; // for connections whose rows stream is idle

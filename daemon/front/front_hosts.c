@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
-#include "daemon/front/front_loop.h"
+#include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
 enum { RESOLVE_PERIOD_S = 5, ADDRESSES_MAX = 512 };

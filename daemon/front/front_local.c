@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "base/memory_cause.h"
-#include "daemon/front/front_loop.h"
+#include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
 enum { SESSION = 1 }; // of this front at its own holders

@@ -4,6 +4,7 @@
 #include "daemon/front/front_connection.h"
 #include "daemon/front/front_hosts.h"
 #include "daemon/front/front_local.h"
+#include "daemon/front/front_step.h"
 #include "daemon/front/front_tables.h"
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics.h"
@@ -101,29 +102,11 @@ static void carry_out(struct front *front, const struct membership_action *actio
     }
 }
 
-static void carry_out_all(struct front *front) {
-    struct membership_action action;
-    while (membership_next(&front->membership, &action)) {
-        carry_out(front, &action);
-    }
+static bool next(struct front *front, struct membership_event *event) {
+    return front_local_next(front, event) || front_connection_next(front, event);
 }
 
-void front_run(struct front *front) {
-    struct membership_event event;
-    carry_out_all(front);
-    while (front_local_next(front, &event) || front_connection_next(front, &event)) {
-        event.now_ns = clock_now_ns();
-        membership_step(&front->membership, &event);
-        carry_out_all(front);
-    }
-    front_tables_check(front);
-}
-
-void front_event(struct front *front, struct membership_event *event) {
-    event->now_ns = clock_now_ns();
-    membership_step(&front->membership, event);
-    front_run(front);
-}
+const struct front_steps FRONT_STEPS = {.carry_out = carry_out, .next = next, .settled = front_tables_check};
 
 // ---- time
 
@@ -143,7 +126,7 @@ static void measure_load(struct front *front, int64_t now_ns) {
         }
         if (sum > 0) { // a layer without calls says nothing
             membership_set_load(&front->membership, layer, rows, now_ns);
-            carry_out_all(front);
+            front_run(front);
         }
     }
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/front/front_loop.h"
+#include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
 static struct membership_event event_of(const struct front_connection *c, enum membership_event_kind kind) {

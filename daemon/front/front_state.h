@@ -11,7 +11,7 @@
 #include <sys/queue.h>
 
 #include "daemon/config/options_hosts.h"
-#include "daemon/front/front.h"
+#include "daemon/front/front_options.h"
 #include "daemon/front/row_links.h"
 #include "daemon/grpc/dial.h"
 #include "expert/store/holdings.h"
@@ -19,6 +19,15 @@
 #include "shard/membership/holder.h"
 #include "shard/membership/membership.h"
 #include "shard/membership/membership_status.h"
+
+struct front;
+
+// What front_step.c calls, so that the files below it need not know those above (front_loop.c).
+struct front_steps {
+    void (*carry_out)(struct front *front, const struct membership_action *action);
+    bool (*next)(struct front *front, struct membership_event *event); // an event that this process itself has caused. False: none
+    void (*settled)(struct front *front);                              // nothing is left to be done
+};
 
 enum {
     FRONT_LOADERS_MAX = 16,
@@ -88,6 +97,7 @@ struct front {
     struct row_links *links;
 
     pthread_mutex_t mutex;
+    const struct front_steps *steps;
     struct membership membership;
     void *membership_memory;
     struct catalogue catalogue;

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "daemon/config/options_address.h"
 #include "daemon/config/options_transport.h"
-#include "daemon/front/front_loop.h"
 #include "daemon/front/front_state.h"
+#include "daemon/front/front_step.h"
 
 _Static_assert((int)FRONT_ADDRESS_MAX == (int)MEMBER_ADDRESS_MAX && (int)FRONT_MESSAGE_MAX == (int)FRONT_WHY_MAX, "front_status.h");
 

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
-#include "daemon/front/front_loop.h"
+#include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
 enum { RETRY_MS = 100 }; // after a lack of memory

@@ -4,6 +4,9 @@
 //   alive --(missed_max heartbeats without an echo)--> suspect --(an echo)--> alive: a false alarm
 //                                                         `--(dead_after_ns without an echo)--> dead
 //
+// A suspect member goes out of use, at once if others have all of its experts: nothing is lost then if it was a false alarm. With
+// the only live copy of an expert it stays in use until sole_after_ns, since without it calls fail for certain.
+//
 // An absence is a suspicion or a lost connection. A member with more than absences_max absences, each within window_ns of the one
 // before, stays out of use for a pause after its return. The pause doubles with each further absence up to a limit, so a member
 // that flaps changes the live mask at most twice in a pause.
@@ -18,6 +21,7 @@
 struct health_options {
     int64_t interval_ns;     // between heartbeats
     uint32_t missed_max;     // intervals of silence that make a member suspect
+    int64_t sole_after_ns;   // silence after which it goes out of use even if it has the only live copy of an expert
     int64_t dead_after_ns;   // silence that ends the connection; longer than missed_max intervals
     uint32_t absences_max;   // without a pause
     int64_t window_ns;       // an absence this long after the previous one starts the count anew

@@ -85,10 +85,32 @@ static bool is_needed(const struct membership *membership, const struct member *
     return false;
 }
 
+// It is live, and has the only live copy of an expert.
+static bool is_sole(const struct membership *membership, const struct member *member) {
+    for (size_t word = 0; word < catalogue_words(&membership->options.catalogue); word++) {
+        uint64_t held = member->copies.cells[COPY_READY][word];
+        BITS_FOR_EACH(bit, &held, BITS_PER_WORD) {
+            if (membership->live_ready[word * BITS_PER_WORD + bit] == 1) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Whether a silent member stays in use for a while.
+static bool may_stay(const struct membership *membership, const struct member *member) {
+    int64_t silence_ns = membership->now_ns - member->health.heard_ns;
+    return member->is_live && silence_ns < membership->options.health.sole_after_ns && is_sole(membership, member);
+}
+
 static bool should_be_live(struct membership *membership, struct member *member) {
     bool has_its_copies = !bits_any(member->stale_layers, CATALOGUE_LAYERS_MAX / BITS_PER_WORD);
-    if (!member->is_used || !member_answers(member) || !has_its_copies) {
+    if (!member->is_used || !member_is_up(member) || member->is_refused || !has_its_copies) {
         return false;
+    }
+    if (member->health.suspect) {
+        return may_stay(membership, member);
     }
     if (member->health.usable_ns <= membership->now_ns || member->is_live) {
         return true;

@@ -17,6 +17,7 @@ struct membership_options membership_defaults(void) {
         .copies = 1,
         .health = {.interval_ns = 25 * (int64_t)NS_PER_MS,
                    .missed_max = 4,
+                   .sole_after_ns = 500 * (int64_t)NS_PER_MS,
                    .dead_after_ns = 2 * (int64_t)NS_PER_S,
                    .absences_max = 3,
                    .window_ns = 60 * (int64_t)NS_PER_S,

@@ -25,6 +25,9 @@ static void tick_member(struct membership *membership, uint32_t index) {
     if (!member->is_local) {
         joining_tick(membership, index);
     }
+    if (member->health.suspect && member->is_live) { // another copy may be live now, or it was silent for too long
+        membership_touch(membership, index);
+    }
     bool has_its_copies = !bits_any(member->stale_layers, CATALOGUE_LAYERS_MAX / BITS_PER_WORD);
     if (!member->is_live && member_answers(member) && has_its_copies && has_passed(membership, member->health.usable_ns, 0)) {
         member->reason = MEMBER_PAUSE_ENDED;

@@ -104,6 +104,31 @@ static void a_silent_member_is_out_of_use_at_once_and_closed_later(void **state)
     bench_destroy(b);
 }
 
+static void a_silent_member_with_the_only_live_copy_stays_in_use_for_a_while(void **state) {
+    (void)state;
+    struct front_bench *b = bench_create(1, 2);
+    bench_start(b);
+    bench_join(b, "a:1", 5, "rr");
+    bench_join(b, "b:1", 6, "r-");
+    bench_forget(b);
+    bench_pass(b, 475 * MS, 2);
+    bench_expect(b, "log 0 ready>suspect silent; "); // only a:1 has the second expert
+    bench_pass(b, 25 * MS, 2);
+    bench_expect(b, "live 1; ");
+    bench_destroy(b);
+    b = bench_create(1, 2);
+    bench_start(b);
+    bench_join(b, "a:1", 5, "rr");
+    bench_join(b, "b:1", 6, "rr");
+    bench_forget(b);
+    bench_pass(b, 100 * MS, 0); // both are silent: one stays
+    bench_expect(b, "live 1; log 0 ready>suspect silent; log 1 ready>suspect silent; ");
+    bench_event(b, 0, MEMBERSHIP_ECHO); // and is out of use when the other one is back
+    bench_pass(b, 25 * MS, 1);
+    bench_expect(b, "live 0 1; log 0 suspect>ready heard_again; live 0; ");
+    bench_destroy(b);
+}
+
 static void a_false_alarm_is_counted_and_changes_no_table(void **state) {
     (void)state;
     struct front_bench *b = bench_create(1, 2);
@@ -112,7 +137,7 @@ static void a_false_alarm_is_counted_and_changes_no_table(void **state) {
     bench_pass(b, 100 * MS, 0);
     bench_forget(b);
     bench_event(b, 0, MEMBERSHIP_ECHO);
-    bench_expect(b, "live 0; log 0 suspect>ready heard_again; ");
+    bench_expect(b, "log 0 suspect>ready heard_again; ");
     assert_int_equal(b->m.members[0].health.false_alarms, 1);
     bench_destroy(b);
 }
@@ -516,6 +541,7 @@ int main(void) {
         cmocka_unit_test(events_of_an_earlier_connection_change_nothing),
         cmocka_unit_test(an_inventory_message_that_is_repeated_changes_nothing_and_a_lost_one_breaks_the_connection),
         cmocka_unit_test(a_silent_member_is_out_of_use_at_once_and_closed_later),
+        cmocka_unit_test(a_silent_member_with_the_only_live_copy_stays_in_use_for_a_while),
         cmocka_unit_test(a_false_alarm_is_counted_and_changes_no_table),
         cmocka_unit_test(silence_while_this_process_did_not_run_is_no_suspicion),
         cmocka_unit_test(a_lost_connection_takes_the_member_out_of_use_and_it_is_dialled_with_growing_pauses),
