@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/config/placement_file.h"
+#include "daemon/process/placement_file.h"
 #include "daemon/grpc/rpc.h"
 #include "daemon/log/log.h"
 #include "daemon/process/notify.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/config/placement_file.h"
+#include "daemon/process/placement_file.h"
 
 static void counts_are_found_by_layer(void **state) {
     (void)state;

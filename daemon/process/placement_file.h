@@ -1,8 +1,8 @@
 // Reads the file of --placement-counts: the rows that each expert received, from which `placement: balanced` computes the first
 // placement. Layers have the checkpoint's numbers. Two forms are read: {"layers": {"3": [120, 7, ...], ...}}, and the output of
 // `expertctl placement show --json`, {"layers": [{"layer": 3, "rows": [120, 7, ...], ...}, ...]}.
-#ifndef EXPERTD_DAEMON_CONFIG_PLACEMENT_FILE_H
-#define EXPERTD_DAEMON_CONFIG_PLACEMENT_FILE_H
+#ifndef EXPERTD_DAEMON_PROCESS_PLACEMENT_FILE_H
+#define EXPERTD_DAEMON_PROCESS_PLACEMENT_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>

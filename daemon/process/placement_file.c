@@ -1,4 +1,4 @@
-#include "daemon/config/placement_file.h"
+#include "daemon/process/placement_file.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
