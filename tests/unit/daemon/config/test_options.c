@@ -137,53 +137,6 @@ static void a_runtime_folder_too_long_for_a_socket_leaves_tcp(void **state) {
     options_deinit(&o);
 }
 
-static void the_hub_cache_is_found_as_its_tools_find_it(void **state) {
-    (void)state;
-    struct options o;
-    expect_ok("--model m", "HOME=/h XDG_CACHE_HOME=/x HF_HOME=/hf HF_HUB_CACHE=/hub", &o);
-    assert_string_equal(o.hf_cache, "/hub");
-    assert_string_equal(o.origins[OPTION_HF_CACHE], "environment HF_HUB_CACHE");
-    options_deinit(&o);
-    expect_ok("--model m", "HOME=/h XDG_CACHE_HOME=/x HF_HOME=/hf HF_HUB_CACHE=", &o);
-    assert_string_equal(o.hf_cache, "/hf/hub");
-    options_deinit(&o);
-    expect_ok("--model m", "HOME=/h XDG_CACHE_HOME=/x", &o);
-    assert_string_equal(o.hf_cache, "/x/huggingface/hub");
-    options_deinit(&o);
-    expect_ok("--model m", "", &o);
-    assert_null(o.hf_cache);
-    options_deinit(&o);
-}
-
-static void expect_cache(const char *environment, const char *cache) {
-    struct options o;
-    expect_ok("--model m", environment, &o);
-    assert_string_equal(o.hf_cache, cache);
-    options_deinit(&o);
-}
-
-static void older_names_of_the_hub_cache_count_after_the_newer_ones(void **state) {
-    (void)state;
-    expect_cache("HOME=/h HUGGINGFACE_HUB_CACHE=/old HF_HOME=/hf", "/old");
-    expect_cache("HOME=/h HUGGINGFACE_HUB_CACHE=/old HF_HUB_CACHE=/hub", "/hub");
-    expect_cache("HOME=/h TRANSFORMERS_CACHE=/t HF_HOME=/hf", "/hf/hub");
-    expect_cache("HOME=/h TRANSFORMERS_CACHE=/t PYTORCH_TRANSFORMERS_CACHE=/p XDG_CACHE_HOME=/x", "/t");
-    expect_cache("HOME=/h PYTORCH_TRANSFORMERS_CACHE=/p XDG_CACHE_HOME=/x", "/p");
-    expect_cache("HOME=/h PYTORCH_PRETRAINED_BERT_CACHE=/b", "/b");
-}
-
-static void home_and_variables_are_expanded_in_the_hub_cache(void **state) {
-    (void)state;
-    expect_cache("HOME=/h HF_HOME=~/hf", "/h/hf/hub");
-    expect_cache("HOME=/h HF_HOME=~", "/h/hub");
-    expect_cache("HOME=/h HF_HUB_CACHE=$HOME/x", "/h/x");
-    expect_cache("HOME=/h DISK=/d HF_HUB_CACHE=${DISK}/$HOME/a$", "/d//h/a$");
-    expect_cache("HOME=/h XDG_CACHE_HOME=$HOME/.c", "/h/.c/huggingface/hub");
-    expect_cache("HOME=/h HF_HUB_CACHE=/a/$NONE/${NONE}/~/b", "/a/$NONE/${NONE}/~/b");
-    expect_cache("HOME=/h HF_HUB_CACHE=~nobody-of-that-name/b", "~nobody-of-that-name/b");
-    expect_cache("HOME=/h HF_HUB_CACHE=relative/b", "relative/b");
-}
-
 static void a_piece_is_no_larger_than_a_batch(void **state) {
     (void)state;
     struct options o;
@@ -564,9 +517,6 @@ int main(void) {
         cmocka_unit_test(companion_paths_are_free_if_no_companion_is_created),
         cmocka_unit_test(an_admin_socket_with_too_long_a_path_is_off),
         cmocka_unit_test(a_runtime_folder_too_long_for_a_socket_leaves_tcp),
-        cmocka_unit_test(the_hub_cache_is_found_as_its_tools_find_it),
-        cmocka_unit_test(older_names_of_the_hub_cache_count_after_the_newer_ones),
-        cmocka_unit_test(home_and_variables_are_expanded_in_the_hub_cache),
         cmocka_unit_test(a_piece_is_no_larger_than_a_batch),
         cmocka_unit_test(every_option_is_a_flag_a_variable_and_a_key),
         cmocka_unit_test(a_flag_beats_a_variable_beats_the_file_beats_the_default),
