@@ -9,7 +9,7 @@
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
 static const char NOT_SUPPORTED[] =
-    "Not supported in this version: shards in other processes or on other machines. Several GPUs at "
+    "Not supported in this version: devices together with --shard-hosts or --role shard. Several GPUs at "
     "once have been tested in simulation only.";
 
 // Prints the words of `text`, starting at `column`. Breaks lines before HELP_COLUMNS and indents the next ones by `indent`. A tab
