@@ -281,6 +281,12 @@ static void ended(struct front_connection *c, const char *why) {
     free_ended(c);
 }
 
+// The shard does not accept this front's hello, or its certificate. Another try gives the same answer until something is changed.
+static bool is_refusal(enum expertd_err_code code) {
+    return code == EXPERTD_ERR_INVALID || code == EXPERTD_ERR_TOO_LARGE || code == EXPERTD_ERR_PERMISSION ||
+           code == EXPERTD_ERR_UNIMPLEMENTED;
+}
+
 static void on_closed(void *data, struct dial_stream *stream, const struct dial_end *end) {
     struct front_connection *c = data;
     struct front *front = c->front;
@@ -288,6 +294,7 @@ static void on_closed(void *data, struct dial_stream *stream, const struct dial_
     snprintf(why, sizeof why, "%s%s%s", end->reason, end->reason[0] ? ": " : "", end->message);
     front_lock(front);
     c->control = NULL;
+    c->was_refused = !c->is_greeted && end->answered && is_refusal(end->code);
     dial_release(stream);
     ended(c, end->cancelled ? "the connection was ended" : why);
     front_unlock(front);
@@ -318,7 +325,9 @@ bool front_connection_next(struct front *front, struct membership_event *event) 
     LIST_FOREACH(c, &front->connections, link) {
         if (!c->is_closing && has_ended(c)) {
             c->is_closing = true;
-            *event = (struct membership_event){.kind = c->is_greeted ? MEMBERSHIP_DISCONNECTED : MEMBERSHIP_CONNECT_FAILED,
+            *event = (struct membership_event){.kind = c->was_refused  ? MEMBERSHIP_NOT_ACCEPTED
+                                                       : c->is_greeted ? MEMBERSHIP_DISCONNECTED
+                                                                       : MEMBERSHIP_CONNECT_FAILED,
                                                .member = c->member,
                                                .connection = c->number};
             return true;

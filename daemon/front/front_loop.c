@@ -27,6 +27,13 @@ static void log_owner(const struct front *front) {
 static void log_refused(const struct front *front, const struct membership_action *action, const struct member *member) {
     char address[2 * MEMBER_ADDRESS_MAX], theirs[2 * MEMBER_VALUE_MAX], ours[2 * MEMBER_VALUE_MAX], expert[64] = "";
     const struct member_refusal *refusal = &member->refusal;
+    if (refusal->reason == MEMBER_REFUSES_US) { // its text names both values and the mend
+        char why[2 * FRONT_WHY_MAX];
+        log_line(LOG_LEVEL_ERROR, "shard_refused", "shard=%u address=%s reason=%s message=%s", action->member,
+                 log_quote(member->address, address, sizeof address), member_reason_name(refusal->reason),
+                 log_quote(front->notes[action->member].why, why, sizeof why));
+        return;
+    }
     if (refusal->reason == MEMBER_OTHER_EXPERT) {
         snprintf(expert, sizeof expert, " layer=%u expert=%u", front->layer_numbers[refusal->expert.layer], refusal->expert.expert);
     }

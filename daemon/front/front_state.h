@@ -53,6 +53,7 @@ struct front_connection {
     bool is_greeted;             // the shard's hello was accepted
     bool wants_rows;             // it was, and the member's earlier rows stream has not ended yet
     bool has_rows;               // row_links_open has succeeded, and its `ended` has not come
+    bool was_refused;            // the shard has ended the connection with an error about the hello
     bool is_closing;             // the membership knows that it ends
     bool is_writing;             // a message is leaving
     bool heartbeat_is_due;       // takes precedence of the outbox

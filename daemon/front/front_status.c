@@ -24,7 +24,7 @@ void front_summary(struct front *front, struct front_summary *out) {
 
 static void explain(const struct front *front, uint32_t rank, const struct member_status *status, struct front_shard *out) {
     const struct member_refusal *refusal = status->refusal;
-    if (refusal) {
+    if (refusal && refusal->reason != MEMBER_REFUSES_US) {
         snprintf(out->message, sizeof out->message, "%s: the shard has %s, this front %s; %s", member_reason_name(refusal->reason),
                  refusal->theirs, refusal->ours, member_reason_mend(refusal->reason));
     } else if (!status->is_live) {

@@ -252,6 +252,9 @@ static void step_connection(struct membership *membership, const struct membersh
     case MEMBERSHIP_CONNECT_FAILED:
         joining_lost(membership, index, MEMBER_CONNECT_FAILED, false);
         break;
+    case MEMBERSHIP_NOT_ACCEPTED:
+        joining_refuse(membership, index, &(struct member_refusal){.reason = MEMBER_REFUSES_US, .other = STATED_BY_DEPARTED});
+        break;
     case MEMBERSHIP_DISCONNECTED:
         joining_lost(membership, index, MEMBER_DISCONNECTED, false);
         break;

@@ -35,6 +35,8 @@ enum membership_event_kind {
     // About a connection: `member` and `connection` are those of MEMBERSHIP_DIAL. Those of an earlier connection are ignored.
     MEMBERSHIP_HELLO,
     MEMBERSHIP_CONNECT_FAILED,
+    MEMBERSHIP_NOT_ACCEPTED, // the shard has ended the connection with a difference of its own finding: asked again after growing
+                             // pauses
     MEMBERSHIP_DISCONNECTED,
     MEMBERSHIP_ECHO, // of a heartbeat
     MEMBERSHIP_LEASE,

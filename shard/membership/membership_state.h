@@ -51,6 +51,7 @@ enum member_reason {
     MEMBER_OTHER_MODEL,
     MEMBER_OTHER_EXPERT,   // an expert's digest differs
     MEMBER_SAME_PROCESS,   // another address leads to the same instance
+    MEMBER_REFUSES_US,     // the shard itself found a difference, and says which
     MEMBER_BROKEN_MESSAGE, // it names experts that do not exist, or one before it was lost
     MEMBER_REASONS
 };

@@ -150,6 +150,7 @@ static const struct {
     [MEMBER_OTHER_EXPERT] = {"other_expert",
                              "compare the checkpoint's files on the two hosts, and copy them anew where they differ"},
     [MEMBER_SAME_PROCESS] = {"same_process", "list one address for each shard"},
+    [MEMBER_REFUSES_US] = {"refuses_this_front", ""},
     [MEMBER_BROKEN_MESSAGE] = {"broken_message", "run the same version of expertd on the front and on the shard"},
 };
 
