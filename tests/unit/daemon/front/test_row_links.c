@@ -1,3 +1,732 @@
+// Tests the links of the exchange over gRPC, one function at a time, against a scripted server. The conformance suite of the
+// exchange and the golden layers run over them in exchange_over_grpc and layer_over_grpc.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "daemon/front/row_links.h"
+#include "daemon/grpc/dial.h"
+#include "shard/remote/remote_results.h"
+#include "tests/unit/daemon/front/rows_server.h"
+
+enum { RANKS = 3, LOCAL = 1, RANK = 2, LAYER = 1, WAIT_S = 20, RECORDS = 1024, MIB = 1 << 20 };
+enum { WIDE = 6000, WIDE_STRIDE = 6016, EPOCH = 77 };
+#define CONNECT_NS (WAIT_S * (int64_t)NS_PER_S)
+
+static const uint32_t LAYERS[] = {3, 45};
+
+struct record { // of a piece that the server received
+    uint64_t batch;
+    uint32_t layer, first_row;
+    size_t rows, hidden;
+};
+
+struct bench {
+    struct rows_server *server;
+    struct dialler *dialler;
+    struct dial_channel *channel;
+    struct row_links *links;
+    const struct remote_links *remote;
+    struct remote_results *results;
+    pthread_mutex_t mutex; // guards the fields below
+    struct rows_peer *peer;
+    struct record records[RECORDS];
+    size_t received;
+    unsigned opened, ended, peers;
+    uint32_t last_opened, last_ended;
+    char why[512];
+    bool answers; // the server answers each piece
+    size_t row_bytes;
+};
+
+static void lock(struct bench *b) {
+    pthread_mutex_lock(&b->mutex);
+}
+
+static void unlock(struct bench *b) {
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static uint8_t byte_of(uint64_t batch, size_t row, size_t at) {
+    return (uint8_t)(batch * 31 + row * 7 + at + at / 256);
+}
+
+// ---- the server
+
+static void send_rows(struct bench *b, struct rows_peer *peer, struct rows_reply reply) {
+    size_t head = rows_encode_reply(&reply, NULL, 0);
+    uint8_t *bytes = malloc(head + reply.result_bytes + 1);
+    rows_encode_reply(&reply, bytes, head);
+    for (size_t i = 0; i < reply.result_bytes; i++) { // a result row is the complement of its hidden row
+        bytes[head + i] = (uint8_t)~byte_of(reply.batch, reply.first_row + i / b->row_bytes, i % b->row_bytes);
+    }
+    rows_peer_send(peer, bytes, head + reply.result_bytes);
+    free(bytes);
+}
+
+static void on_peer(void *context, struct rows_peer *peer) {
+    struct bench *b = context;
+    lock(b);
+    b->peer = peer;
+    b->peers++;
+    unlock(b);
+}
+
+static void on_peer_closed(void *context, struct rows_peer *peer) {
+    struct bench *b = context;
+    lock(b);
+    b->peer = b->peer == peer ? NULL : b->peer;
+    unlock(b);
+}
+
+static void on_piece(void *context, struct rows_peer *peer, const struct rows_request *piece, const uint8_t *hidden) {
+    struct bench *b = context;
+    INVARIANT(piece->num_groups == 2 && piece->groups[1] + piece->groups[3] == piece->rows && piece->epoch == EPOCH);
+    for (size_t i = 0; i < piece->num_hidden; i++) {
+        for (size_t c = 0; c < piece->row_bytes; c += 13) {
+            INVARIANT(hidden[i * piece->row_bytes + c] == byte_of(piece->batch, piece->first_hidden + i, c));
+        }
+    }
+    lock(b);
+    b->records[b->received % RECORDS] =
+        (struct record){piece->batch, piece->layer, piece->first_row, piece->rows, piece->num_hidden};
+    b->received++;
+    if (b->answers) {
+        send_rows(b, peer,
+                  (struct rows_reply){.batch = piece->batch,
+                                      .epoch = piece->epoch,
+                                      .first_row = piece->first_row,
+                                      .rows = (uint32_t)piece->rows,
+                                      .compute_ns = 5,
+                                      .result_bytes = piece->rows * piece->row_bytes});
+    }
+    unlock(b);
+}
+
+static void set_answers(struct bench *b, bool answers) {
+    lock(b);
+    b->answers = answers;
+    unlock(b);
+}
+
+static size_t received(struct bench *b) {
+    lock(b);
+    size_t pieces = b->received;
+    unlock(b);
+    return pieces;
+}
+
+// ---- the owner
+
+static void on_opened(void *context, uint32_t rank, uint32_t connection) {
+    struct bench *b = context;
+    INVARIANT(rank == RANK);
+    lock(b);
+    b->opened++;
+    b->last_opened = connection;
+    unlock(b);
+}
+
+static void on_ended(void *context, uint32_t rank, uint32_t connection, const char *why) {
+    struct bench *b = context;
+    INVARIANT(rank == RANK);
+    lock(b);
+    b->ended++;
+    b->last_ended = connection;
+    snprintf(b->why, sizeof b->why, "%s", why);
+    unlock(b);
+}
+
+static void sleep_us(unsigned us) {
+    nanosleep(&(struct timespec){.tv_nsec = us * NS_PER_US}, NULL);
+}
+
+// Waits until the number, which the mutex guards, is at least `wanted`.
+static bool await(struct bench *b, const unsigned *number, unsigned wanted) {
+    int64_t until_ns = clock_now_ns() + WAIT_S * (int64_t)NS_PER_S;
+    bool reached = false;
+    while (!reached && clock_now_ns() < until_ns) {
+        lock(b);
+        reached = *number >= wanted;
+        unlock(b);
+        sleep_us(reached ? 0 : 100);
+    }
+    return reached;
+}
+
+static struct dial_channel *channel_to(struct bench *b, const char *address) {
+    struct dial_channel *channel;
+    assert_false(err_is(dial_channel_create(b->dialler, &(struct dial_channel_options){.address = address}, &channel)));
+    return channel;
+}
+
+static void open_on(struct bench *b, struct dial_channel *channel, uint32_t connection, int64_t timeout_ns) {
+    uint8_t token[ROWS_TOKEN_LENGTH] = {RANK};
+    assert_false(err_is(row_links_open(b->links, RANK, connection, channel, token, timeout_ns)));
+}
+
+// Opens the connection with this number, and waits until both sides have it.
+static void open_stream(struct bench *b, uint32_t connection) {
+    unsigned opened = b->opened, peers = b->peers;
+    open_on(b, b->channel, connection, CONNECT_NS);
+    assert_true(await(b, &b->opened, opened + 1));
+    assert_true(await(b, &b->peers, peers + 1));
+    assert_int_equal(b->last_opened, connection);
+}
+
+static struct bench *start(void) {
+    struct bench *b = calloc(1, sizeof *b);
+    b->answers = true;
+    b->row_bytes = WIDE;
+    pthread_mutex_init(&b->mutex, NULL);
+    b->server = rows_server_start(&(struct rows_server_options){b, on_peer, on_piece, on_peer_closed});
+    struct dialler_options dialler = {.threads = 1, .name = "dial", .max_message_bytes = 16 * MIB};
+    assert_false(err_is(dialler_create(&dialler, &b->dialler)));
+    struct row_links_options options = {.ranks = RANKS,
+                                        .local_ranks = LOCAL,
+                                        .layers = LAYERS,
+                                        .num_layers = 2,
+                                        .dialler = b->dialler,
+                                        .method = ROWS_SERVER_METHOD,
+                                        .opened = on_opened,
+                                        .ended = on_ended,
+                                        .context = b};
+    assert_false(err_is(row_links_create(&options, &b->links)));
+    assert_false(err_is(remote_results_create(RANKS, &b->results)));
+    b->remote = row_links_remote(b->links);
+    b->remote->table->attach(b->remote->context, b->results);
+    b->channel = channel_to(b, rows_server_address(b->server));
+    return b;
+}
+
+static void stop(struct bench *b, unsigned streams) {
+    row_links_close(b->links, RANK, "the test ends");
+    assert_true(await(b, &b->ended, streams));
+    b->remote->table->attach(b->remote->context, NULL);
+    row_links_destroy(b->links);
+    assert_int_equal(b->ended, streams);
+    dial_channel_destroy(b->channel);
+    dialler_destroy(b->dialler);
+    rows_server_stop(b->server);
+    remote_results_destroy(b->results);
+    pthread_mutex_destroy(&b->mutex);
+    free(b);
+}
+
+static uint64_t generation(struct bench *b) {
+    return b->remote->table->generation(b->remote->context, RANK);
+}
+
+static void use(struct bench *b) {
+    row_links_use(b->links, RANK, true, "");
+}
+
+// ---- a batch
+
+struct batch {
+    uint64_t number, generation;
+    size_t rows, stride;
+    uint8_t *results;
+};
+
+static struct batch begin(struct bench *b, uint64_t number, size_t rows, size_t row_bytes, size_t stride) {
+    struct batch batch = {.number = number, .generation = generation(b), .rows = rows, .stride = stride};
+    batch.results = malloc(rows * stride);
+    memset(batch.results, 0x5a, rows * stride);
+    lock(b);
+    b->row_bytes = row_bytes;
+    unlock(b);
+    remote_results_begin(b->results, &(struct remote_results_batch){number, EPOCH, row_bytes, stride});
+    if (batch.generation > 0) {
+        remote_results_expect(b->results, RANK, batch.generation, batch.results, rows);
+    }
+    return batch;
+}
+
+// Sends `rows` rows of the batch from row `first` on; each has a hidden row of its own. Its memory is overwritten afterwards.
+static err_t send_piece(struct bench *b, const struct batch *batch, size_t first, size_t rows) {
+    struct remote_group groups[2] = {{4, (uint32_t)rows - 1}, {9, 1}};
+    uint32_t *numbers = malloc(rows * sizeof *numbers);
+    size_t stride = b->row_bytes + 8;
+    uint8_t *hidden = malloc(rows * stride);
+    for (size_t i = 0; i < rows; i++) {
+        numbers[i] = (uint32_t)(first + i);
+        for (size_t c = 0; c < b->row_bytes; c++) {
+            hidden[i * stride + c] = byte_of(batch->number, first + i, c);
+        }
+    }
+    struct remote_piece piece = {.batch = batch->number,
+                                 .epoch = EPOCH,
+                                 .layer = LAYER,
+                                 .row_bytes = b->row_bytes,
+                                 .groups = groups,
+                                 .num_groups = 2,
+                                 .first_row = first,
+                                 .rows = rows,
+                                 .hidden_rows = numbers,
+                                 .first_hidden = first,
+                                 .num_hidden = rows,
+                                 .hidden = (char *)hidden,
+                                 .hidden_stride = stride};
+    err_t e = b->remote->table->send(b->remote->context, RANK, batch->generation, &piece);
+    memset(hidden, 0xdd, rows * stride); // nobody has a pointer into the batch
+    memset(numbers, 0xdd, rows * sizeof *numbers);
+    free(hidden);
+    free(numbers);
+    return e;
+}
+
+static enum remote_outcome await_rows(struct bench *b) {
+    return remote_results_wait(b->results, clock_now_ns() + WAIT_S * (int64_t)NS_PER_S);
+}
+
+// Whether the results are those of the server, and the bytes between rows are untouched.
+static bool has_results(const struct bench *b, const struct batch *batch) {
+    for (size_t i = 0; i < batch->rows; i++) {
+        for (size_t c = 0; c < batch->stride; c++) {
+            uint8_t want = c < b->row_bytes ? (uint8_t)~byte_of(batch->number, i, c) : 0x5a;
+            if (batch->results[i * batch->stride + c] != want) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void end(struct bench *b, struct batch *batch) {
+    remote_results_end(b->results);
+    free(batch->results);
+}
+
+// A batch of one piece that succeeds.
+static void run(struct bench *b, uint64_t number) {
+    struct batch batch = begin(b, number, 3, 100, 100);
+    assert_true(batch.generation > 0);
+    assert_false(err_is(send_piece(b, &batch, 0, 3)));
+    assert_int_equal(await_rows(b), REMOTE_COMPLETE);
+    assert_true(has_results(b, &batch));
+    end(b, &batch);
+}
+
+static bool error_ends_with(struct bench *b, const char *tail) {
+    assert_int_equal(remote_results_error(b->results).code, EXPERTD_ERR_SHARD_LOST);
+    const char *message = expertd_err_message();
+    size_t length = strlen(message), bytes = strlen(tail);
+    return length >= bytes && strcmp(message + length - bytes, tail) == 0;
+}
+
+// ---- tests
+
+static void pieces_of_any_size_arrive_and_their_rows_come_back(void **state) {
+    (void)state;
+    static const size_t ROWS[] = {2, 3, 40, 170}; // 170 rows of 6,000 bytes: several slices of gRPC
+    struct bench *b = start();
+    struct row_link_figures figures;
+    use(b);
+    open_stream(b, 1);
+    uint64_t number = 0, rows = 0, messages = 0;
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        for (size_t stride = WIDE; stride <= WIDE_STRIDE; stride += WIDE_STRIDE - WIDE) {
+            struct batch batch = begin(b, ++number, 3 * ROWS[i], WIDE, stride);
+            for (size_t p = 0; p < 3; p++) {
+                assert_false(err_is(send_piece(b, &batch, p * ROWS[i], ROWS[i])));
+                rows += ROWS[i], messages++;
+            }
+            assert_int_equal(await_rows(b), REMOTE_COMPLETE);
+            assert_true(has_results(b, &batch));
+            end(b, &batch);
+        }
+    }
+    do { // counted after the exchange has the rows
+        row_links_figures(b->links, RANK, &figures);
+    } while (figures.answers < messages);
+    assert_int_equal(b->records[0].layer, LAYERS[LAYER]);
+    assert_int_equal(figures.batches, number);
+    assert_true(figures.pieces == messages && figures.rows == rows && figures.rows_answered == rows);
+    assert_true(figures.bytes_sent > rows * WIDE && figures.bytes_received > rows * WIDE);
+    assert_int_equal(figures.compute_ns, 5 * messages);
+    assert_int_equal(figures.errors + figures.refused, 0);
+    assert_true(figures.connections == 1 && figures.generations == 1);
+    stop(b, 1);
+}
+
+static void a_rank_takes_rows_while_it_is_in_use_and_connected(void **state) {
+    (void)state;
+    struct bench *b = start();
+    open_stream(b, 1);
+    assert_int_equal(generation(b), 0);
+    use(b);
+    assert_int_equal(generation(b), 1);
+    use(b);
+    assert_int_equal(generation(b), 1);
+    run(b, 1);
+    row_links_use(b->links, RANK, false, "silent");
+    assert_int_equal(generation(b), 0);
+    use(b);
+    assert_int_equal(generation(b), 2);
+    run(b, 2);
+    row_links_close(b->links, RANK, "closed by the owner");
+    assert_int_equal(generation(b), 0);
+    assert_true(await(b, &b->ended, 1));
+    assert_string_equal(b->why, "closed by the owner");
+    row_links_close(b->links, RANK, "nothing is open");
+    open_stream(b, 2); // still in use
+    assert_int_equal(generation(b), 3);
+    run(b, 3);
+    assert_int_equal(b->remote->table->generation(b->remote->context, LOCAL), 0); // the other rank
+    stop(b, 2);
+}
+
+static void a_rank_out_of_use_fails_its_batch_and_later_answers_are_ignored(void **state) {
+    (void)state;
+    struct bench *b = start();
+    struct remote_results_counts counts;
+    set_answers(b, false);
+    use(b);
+    open_stream(b, 1);
+    struct batch batch = begin(b, 1, 6, 5000, 5000);
+    assert_false(err_is(send_piece(b, &batch, 0, 6)));
+    row_links_use(b->links, RANK, false, "no echo for 75 ms");
+    assert_int_equal(await_rows(b), REMOTE_FAILED);
+    assert_true(error_ends_with(b, "shard 2: no echo for 75 ms"));
+    assert_int_equal(send_piece(b, &batch, 3, 3).code, EXPERTD_ERR_SHARD_LOST);
+    assert_non_null(strstr(expertd_err_message(), "no echo for 75 ms"));
+    end(b, &batch);
+    for (unsigned i = 0; i < 2; i++) { // an answer while the rank is out of use, and one in the next generation
+        struct rows_reply late = {.batch = 1, .epoch = EPOCH, .first_row = 3 * i, .rows = 3, .result_bytes = 15000};
+        struct row_link_figures figures;
+        send_rows(b, b->peer, late);
+        do {
+            row_links_figures(b->links, RANK, &figures);
+        } while (figures.answers <= i);
+        use(b);
+    }
+    remote_results_count(b->results, &counts);
+    assert_int_equal(counts.late, 1);
+    set_answers(b, true);
+    assert_int_equal(generation(b), 2);
+    run(b, 2);
+    assert_int_equal(b->ended, 0); // the stream has stayed
+    stop(b, 1);
+}
+
+static void a_connection_that_is_lost_wakes_the_waiter_and_fails_later_sends(void **state) {
+    (void)state;
+    struct bench *b = start();
+    set_answers(b, false);
+    use(b);
+    for (unsigned i = 0; i < 4; i++) {
+        open_stream(b, i + 1);
+        assert_int_equal(generation(b), i + 1);
+        struct batch batch = begin(b, i + 1, 6, 3000, 3000);
+        if (i < 2) {
+            assert_false(err_is(send_piece(b, &batch, 0, 3)));
+        }
+        i % 2 ? rows_peer_shut_down(b->peer) : rows_peer_end(b->peer);
+        assert_int_equal(await_rows(b), REMOTE_FAILED);
+        assert_int_equal(generation(b), 0);
+        assert_int_equal(send_piece(b, &batch, 3, 3).code, EXPERTD_ERR_SHARD_LOST);
+        end(b, &batch);
+        assert_true(await(b, &b->ended, i + 1));
+        assert_int_equal(b->last_ended, i + 1);
+        assert_true(b->why[0]);
+    }
+    stop(b, 4);
+}
+
+// More than the socket's buffers and HTTP/2's window hold, so that the first piece is still leaving.
+static void a_peer_that_does_not_read_delays_nobody_and_holds_one_batch(void **state) {
+    (void)state;
+    enum { ROWS = 700, BATCHES = 40 };
+    struct bench *b = start();
+    use(b);
+    open_stream(b, 1);
+    rows_server_read_nothing(b->server, true);
+    run(b, 1); // the read that is under way
+    for (uint64_t number = 2; number < BATCHES; number++) {
+        struct batch batch = begin(b, number, 3 * ROWS, WIDE, WIDE);
+        for (size_t p = 0; p < 3; p++) {
+            assert_false(err_is(send_piece(b, &batch, p * ROWS, ROWS)));
+        }
+        if (number % 2) {
+            b->remote->table->abandon(b->remote->context, RANK, batch.generation, number);
+        }
+        end(b, &batch);
+    }
+    rows_server_read_nothing(b->server, false);
+    run(b, BATCHES);
+    assert_true(received(b) < 12); // of 116: the first batch, the pieces that were leaving, and the last one
+    rows_server_read_nothing(b->server, true);
+    run(b, BATCHES + 1);
+    struct batch batch = begin(b, BATCHES + 2, 3 * ROWS, WIDE, WIDE);
+    for (size_t p = 0; p < 3; p++) {
+        assert_false(err_is(send_piece(b, &batch, p * ROWS, ROWS)));
+    }
+    b->remote->table->drop(b->remote->context, RANK, batch.generation + 1, "another generation");
+    assert_true(generation(b) == batch.generation);
+    b->remote->table->drop(b->remote->context, RANK, batch.generation, "no answer in time");
+    assert_int_equal(generation(b), 0);
+    assert_true(await(b, &b->ended, 1));
+    assert_string_equal(b->why, "no answer in time");
+    assert_int_equal(await_rows(b), REMOTE_FAILED);
+    end(b, &batch);
+    rows_server_read_nothing(b->server, false);
+    open_stream(b, 2);
+    run(b, BATCHES + 3);
+    stop(b, 2);
+}
+
+// Ranks are dropped while their answers arrive: nothing is written after the batch has ended.
+static void answers_that_arrive_around_a_drop_touch_nothing_after_the_batch(void **state) {
+    (void)state;
+    struct bench *b = start();
+    use(b);
+    for (unsigned i = 0; i < 30; i++) {
+        open_stream(b, i + 1);
+        struct batch batch = begin(b, i + 1, 60, WIDE, WIDE);
+        for (size_t p = 0; p < 3; p++) {
+            (void)err_is(send_piece(b, &batch, p * 20, 20));
+        }
+        sleep_us(i % 10 * 100);
+        b->remote->table->drop(b->remote->context, RANK, batch.generation, "dropped");
+        assert_int_equal(generation(b), 0);
+        remote_results_end(b->results);
+        memset(batch.results, 0x77, batch.rows * batch.stride);
+        assert_true(await(b, &b->ended, i + 1));
+        for (size_t c = 0; c < batch.rows * batch.stride; c++) {
+            assert_int_equal(batch.results[c], 0x77);
+        }
+        free(batch.results);
+    }
+    stop(b, 30);
+}
+
+struct wrong {
+    struct rows_reply reply;
+    const char *bytes; // instead of the reply
+    const char *names;
+};
+
+// Each is sent after batch 1 of 3 rows, which was answered, and while batch 2 of 3 rows waits.
+static const struct wrong WRONG[] = {
+    {.bytes = "\xff\xff\xff\xff", .names = "RowsReply"},
+    {.bytes = "\x0a\x01x", .names = "batch"}, // field 1 as a string
+    {.reply = {.epoch = EPOCH, .rows = 3, .result_bytes = 300}, .names = "without the number of its batch"},
+    {.reply = {.batch = 2, .epoch = EPOCH}, .names = "neither rows nor an error"},
+    {.reply = {.batch = 2, .epoch = EPOCH - 1, .rows = 3, .result_bytes = 300}, .names = "with epoch 76"},
+    {.reply = {.batch = 3, .epoch = EPOCH, .rows = 3, .result_bytes = 300}, .names = "batch 3"},
+    {.reply = {.batch = 2, .epoch = EPOCH, .rows = 4, .result_bytes = 400}, .names = "4 rows from row 0"},
+    {.reply = {.batch = 2, .epoch = EPOCH, .rows = 2, .first_row = 1, .result_bytes = 200}, .names = "2 rows from row 1"},
+    {.reply = {.batch = 2, .epoch = EPOCH, .rows = 3, .result_bytes = 299}, .names = "299 bytes for 3 rows"},
+    {.reply = {.batch = 2, .epoch = EPOCH, .rows = 3, .result_bytes = 301}, .names = "301 bytes for 3 rows"},
+    {.reply = {.batch = 2, .epoch = EPOCH, .rows = 3, .result_bytes = 17 * MIB}, .names = "takes at most 16777216"},
+    {.reply = {.batch = 1, .epoch = EPOCH, .rows = 4, .result_bytes = 400}, .names = "6 rows were sent"}, // late, and too much
+};
+
+static void an_answer_that_no_correct_shard_sends_ends_the_stream(void **state) {
+    (void)state;
+    enum { COUNT = sizeof WRONG / sizeof *WRONG };
+    for (size_t i = 0; i < COUNT; i++) {
+        struct bench *b = start();
+        struct row_link_figures figures;
+        use(b);
+        open_stream(b, 1);
+        run(b, 1);
+        set_answers(b, false);
+        struct batch batch = begin(b, 2, 3, 100, 100);
+        assert_false(err_is(send_piece(b, &batch, 0, 3)));
+        if (WRONG[i].bytes) {
+            rows_peer_send(b->peer, WRONG[i].bytes, strlen(WRONG[i].bytes));
+        } else {
+            send_rows(b, b->peer, WRONG[i].reply);
+        }
+        assert_int_equal(await_rows(b), REMOTE_FAILED);
+        assert_true(await(b, &b->ended, 1));
+        if (!strstr(b->why, WRONG[i].names)) {
+            fail_msg("%s", b->why);
+        }
+        assert_int_equal(generation(b), 0);
+        row_links_figures(b->links, RANK, &figures);
+        assert_int_equal(figures.refused, WRONG[i].reply.result_bytes < MIB); // the dialler refuses a message above its limit
+        end(b, &batch);
+        stop(b, 1);
+    }
+}
+
+static void an_error_of_the_shard_fails_the_batch_with_its_text(void **state) {
+    (void)state;
+    struct bench *b = start();
+    struct row_link_figures figures;
+    set_answers(b, false);
+    use(b);
+    open_stream(b, 1);
+    struct batch batch = begin(b, 1, 3, 100, 100);
+    assert_false(err_is(send_piece(b, &batch, 0, 3)));
+    send_rows(b, b->peer,
+              (struct rows_reply){
+                  .batch = 1, .epoch = EPOCH, .has_error = true, .reason = "SHARD_LOST", .message = "expert 4 is not held here\n"});
+    assert_int_equal(await_rows(b), REMOTE_FAILED);
+    assert_true(error_ends_with(b, "shard 2: SHARD_LOST: expert 4 is not held here\\x0a"));
+    assert_int_equal(remote_results_failure(b->results, RANK), REMOTE_ANSWERED);
+    end(b, &batch);
+    set_answers(b, true);
+    run(b, 2);
+    row_links_figures(b->links, RANK, &figures);
+    assert_true(figures.errors == 1 && figures.refused == 0 && b->ended == 0);
+    stop(b, 1);
+}
+
+static void a_new_connection_replaces_one_that_has_not_ended(void **state) {
+    (void)state;
+    struct bench *b = start();
+    struct dial_channel *other = channel_to(b, rows_server_address(b->server)), *first = b->channel;
+    set_answers(b, false);
+    use(b);
+    open_stream(b, 1);
+    struct batch batch = begin(b, 1, 3, 100, 100);
+    assert_false(err_is(send_piece(b, &batch, 0, 3)));
+    b->channel = other;
+    open_stream(b, 2);
+    assert_int_equal(await_rows(b), REMOTE_FAILED);
+    assert_true(await(b, &b->ended, 1));
+    assert_int_equal(b->last_ended, 1);
+    assert_string_equal(b->why, "another connection replaces it");
+    end(b, &batch);
+    assert_int_equal(generation(b), 2);
+    set_answers(b, true);
+    run(b, 2);
+    dial_channel_destroy(first);
+    stop(b, 2);
+}
+
+// A listener that never accepts: its backlog takes the connection, and nothing comes.
+static void a_stream_that_does_not_open_ends_with_the_reason(void **state) {
+    (void)state;
+    struct bench *b = start();
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    char address[64];
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    struct dial_channel *channel = channel_to(b, address);
+    use(b);
+    open_on(b, channel, 1, CONNECT_NS); // nobody listens
+    assert_true(await(b, &b->ended, 1));
+    assert_non_null(strstr(b->why, "Connection refused"));
+    assert_int_equal(listen(listener, 4), 0);
+    open_on(b, channel, 2, 50 * (int64_t)NS_PER_MS);
+    assert_true(await(b, &b->ended, 2));
+    assert_non_null(strstr(b->why, "was not connected within 50 ms"));
+    open_on(b, channel, 3, CONNECT_NS);
+    row_links_close(b->links, RANK, "not needed");
+    assert_true(await(b, &b->ended, 3));
+    assert_string_equal(b->why, "not needed");
+    assert_int_equal(b->opened, 0);
+    assert_int_equal(generation(b), 0);
+    dial_channel_destroy(channel);
+    close(listener);
+    stop(b, 3);
+}
+
+// ---- many generations
+
+struct owner {
+    struct bench *bench;
+    atomic_bool ends;
+    unsigned streams;
+};
+
+// Opens, closes and takes the rank out of use as fast as it can.
+static void *own(void *context) {
+    struct owner *owner = context;
+    struct bench *b = owner->bench;
+    for (unsigned i = 0; !atomic_load(&owner->ends); i++) {
+        lock(b);
+        bool is_open = b->ended < owner->streams;
+        unlock(b);
+        if (!is_open) {
+            open_on(b, b->channel, ++owner->streams, CONNECT_NS);
+        }
+        sleep_us(i % 7 * 100);
+        row_links_use(b->links, RANK, i % 3 > 0, "out of use");
+        sleep_us(i % 5 * 100);
+        lock(b);
+        if (i % 8 == 5 && b->peer) {
+            rows_peer_end(b->peer);
+        }
+        unlock(b);
+        if (i % 8 == 1) {
+            row_links_close(b->links, RANK, "closed");
+        }
+        if (i % 8 == 1 || i % 8 == 5) {
+            INVARIANT(await(b, &b->ended, owner->streams));
+        }
+    }
+    return NULL;
+}
+
+static void many_generations_give_results_or_fail(void **state) {
+    (void)state;
+    struct bench *b = start();
+    struct owner owner = {.bench = b};
+    pthread_t thread;
+    uint64_t last = 0;
+    unsigned right = 0, failed = 0;
+    assert_int_equal(pthread_create(&thread, NULL, own, &owner), 0);
+    for (uint64_t number = 1; right < 150 || failed < 30; number++) {
+        assert_true(generation(b) == 0 || generation(b) >= last);
+        struct batch batch = begin(b, number, 9, 6000, 6016);
+        last = batch.generation > 0 ? batch.generation : last;
+        bool sends = batch.generation > 0;
+        for (size_t p = 0; p < 3 && sends; p++) {
+            sends = !err_is(send_piece(b, &batch, 3 * p, 3));
+        }
+        if (sends && await_rows(b) == REMOTE_COMPLETE) {
+            assert_true(has_results(b, &batch));
+            right++;
+        } else if (batch.generation > 0) {
+            failed++;
+            b->remote->table->abandon(b->remote->context, RANK, batch.generation, number);
+        } else {
+            sleep_us(100);
+        }
+        end(b, &batch);
+    }
+    atomic_store(&owner.ends, true);
+    pthread_join(thread, NULL);
+    stop(b, owner.streams);
+}
+
 int main(void) {
-    return 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_of_any_size_arrive_and_their_rows_come_back),
+        cmocka_unit_test(a_rank_takes_rows_while_it_is_in_use_and_connected),
+        cmocka_unit_test(a_rank_out_of_use_fails_its_batch_and_later_answers_are_ignored),
+        cmocka_unit_test(a_connection_that_is_lost_wakes_the_waiter_and_fails_later_sends),
+        cmocka_unit_test(a_peer_that_does_not_read_delays_nobody_and_holds_one_batch),
+        cmocka_unit_test(answers_that_arrive_around_a_drop_touch_nothing_after_the_batch),
+        cmocka_unit_test(an_answer_that_no_correct_shard_sends_ends_the_stream),
+        cmocka_unit_test(an_error_of_the_shard_fails_the_batch_with_its_text),
+        cmocka_unit_test(a_new_connection_replaces_one_that_has_not_ended),
+        cmocka_unit_test(a_stream_that_does_not_open_ends_with_the_reason),
+        cmocka_unit_test(many_generations_give_results_or_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
