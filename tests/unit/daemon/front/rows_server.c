@@ -28,7 +28,7 @@ struct rows_peer {
     struct rows_server *server;
     struct rpc_call *call;
     unsigned thread;
-    uint32_t rank;
+    uint32_t rank, connection;
     uint64_t number; // 0: its token has not arrived
     // Guarded by server->mutex.
     LIST_ENTRY(rows_peer) in_server;
@@ -69,6 +69,7 @@ static void take(struct rows_peer *peer, const struct rpc_buffer *message) {
     if (request.has_token) {
         INVARIANT(request.batch == 0 && request.token[0] < ROWS_SERVER_RANKS);
         peer->rank = request.token[0];
+        peer->connection = request.token[1] + 256u * request.token[2];
         peer->number = atomic_fetch_add(&server->streams[peer->rank], 1) + 1;
         server->options.opened(server->options.context, peer);
     } else {
@@ -193,6 +194,10 @@ static void on_released(void *context, struct rpc_call *call) {
 
 uint32_t rows_peer_rank(const struct rows_peer *peer) {
     return peer->rank;
+}
+
+uint32_t rows_peer_connection(const struct rows_peer *peer) {
+    return peer->connection;
 }
 
 uint64_t rows_peer_number(const struct rows_peer *peer) {
