@@ -48,8 +48,7 @@ struct bench {
     pthread_mutex_t mutex; // guards the fields below
     struct rows_peer *peer;
     struct record records[RECORDS];
-    size_t received;
-    unsigned opened, ended, peers;
+    unsigned received, opened, ended, peers;
     uint32_t last_opened, last_ended;
     char why[512];
     bool answers; // the server answers each piece
@@ -124,13 +123,6 @@ static inline void set_answers(struct bench *b, bool answers) {
     lock(b);
     b->answers = answers;
     unlock(b);
-}
-
-static inline size_t received(struct bench *b) {
-    lock(b);
-    size_t pieces = b->received;
-    unlock(b);
-    return pieces;
 }
 
 // ---- the owner

@@ -71,6 +71,7 @@ static void a_rank_out_of_use_fails_its_batch_and_later_answers_are_ignored(void
     open_stream(b, 1);
     struct batch batch = begin(b, 1, 6, 5000, 5000);
     assert_false(err_is(send_piece(b, &batch, 0, 6)));
+    assert_true(await(b, &b->received, 1));
     row_links_use(b->links, RANK, false, "no echo for 75 ms");
     assert_int_equal(await_rows(b), REMOTE_FAILED);
     assert_true(error_ends_with(b, "shard 2: no echo for 75 ms"));
@@ -95,6 +96,17 @@ static void a_rank_out_of_use_fails_its_batch_and_later_answers_are_ignored(void
     stop(b, 1);
 }
 
+// Ends the stream with a status, or breaks its TCP connection. False: the server does not have the stream yet.
+static bool end_at_the_server(struct bench *b, uint32_t connection, bool breaks) {
+    lock(b);
+    bool has_peer = b->peer && rows_peer_connection(b->peer) == connection;
+    if (has_peer) {
+        breaks ? rows_peer_shut_down(b->peer) : rows_peer_end(b->peer);
+    }
+    unlock(b);
+    return has_peer;
+}
+
 static void a_connection_that_is_lost_wakes_the_waiter_and_fails_later_sends(void **state) {
     (void)state;
     struct bench *b = start();
@@ -107,7 +119,7 @@ static void a_connection_that_is_lost_wakes_the_waiter_and_fails_later_sends(voi
         if (i < 2) {
             assert_false(err_is(send_piece(b, &batch, 0, 3)));
         }
-        i % 2 ? rows_peer_shut_down(b->peer) : rows_peer_end(b->peer);
+        assert_true(end_at_the_server(b, i + 1, i % 2));
         assert_int_equal(await_rows(b), REMOTE_FAILED);
         assert_int_equal(generation(b), 0);
         assert_int_equal(send_piece(b, &batch, 3, 3).code, EXPERTD_ERR_SHARD_LOST);
@@ -122,7 +134,7 @@ static void a_connection_that_is_lost_wakes_the_waiter_and_fails_later_sends(voi
 // More than the socket's buffers and HTTP/2's window hold, so that the first piece is still leaving.
 static void a_peer_that_does_not_read_delays_nobody_and_holds_one_batch(void **state) {
     (void)state;
-    enum { ROWS = 700, BATCHES = 40 };
+    enum { ROWS = 700, BATCHES = 16 };
     struct bench *b = start();
     use(b);
     open_stream(b, 1);
@@ -140,7 +152,9 @@ static void a_peer_that_does_not_read_delays_nobody_and_holds_one_batch(void **s
     }
     rows_server_read_nothing(b->server, false);
     run(b, BATCHES);
-    assert_true(received(b) < 12); // of 116: the first batch, the pieces that were leaving, and the last one
+    lock(b);
+    assert_true(b->received < 12); // of 44: the first batch, the pieces that were leaving, and the last one
+    unlock(b);
     rows_server_read_nothing(b->server, true);
     run(b, BATCHES + 1);
     struct batch batch = begin(b, BATCHES + 2, 3 * ROWS, WIDE, WIDE);
@@ -247,6 +261,7 @@ static void an_error_of_the_shard_fails_the_batch_with_its_text(void **state) {
     open_stream(b, 1);
     struct batch batch = begin(b, 1, 3, 100, 100);
     assert_false(err_is(send_piece(b, &batch, 0, 3)));
+    assert_true(await(b, &b->received, 1));
     send_rows(b, b->peer,
               (struct rows_reply){
                   .batch = 1, .epoch = EPOCH, .has_error = true, .reason = "SHARD_LOST", .message = "expert 4 is not held here\n"});
@@ -317,44 +332,47 @@ static void a_stream_that_does_not_open_ends_with_the_reason(void **state) {
 
 // ---- many generations
 
+enum { STEPS = 120 };
+
 struct owner {
     struct bench *bench;
-    atomic_bool ends;
+    atomic_uint tries; // batches so far
+    atomic_bool has_ended;
     unsigned streams;
 };
 
-// False: the server does not have the stream yet.
-static bool end_at_the_server(struct bench *b, uint32_t connection) {
-    lock(b);
-    bool has_peer = b->peer && rows_peer_connection(b->peer) == connection;
-    if (has_peer) {
-        rows_peer_end(b->peer);
+static void await_tries(struct owner *owner, unsigned more) {
+    unsigned wanted = atomic_load(&owner->tries) + more;
+    while (atomic_load(&owner->tries) < wanted) {
+        sleep_us(50);
     }
-    unlock(b);
-    return has_peer;
 }
 
-// Opens, closes and takes the rank out of use as fast as it can.
+// Opens and closes streams and takes the rank out of use, in the middle of batches.
 static void *own(void *context) {
     struct owner *owner = context;
     struct bench *b = owner->bench;
-    for (unsigned i = 0; !atomic_load(&owner->ends); i++) {
-        lock(b);
-        bool is_open = b->ended < owner->streams;
-        unlock(b);
+    bool is_open = false;
+    for (unsigned i = 0; i < STEPS; i++) {
         if (!is_open) {
             open_on(b, b->channel, ++owner->streams, CONNECT_NS);
+            is_open = true;
         }
-        sleep_us(i % 7 * 100);
         row_links_use(b->links, RANK, i % 3 > 0, "out of use");
-        sleep_us(i % 5 * 100);
-        if (i % 8 == 1 || (i % 8 == 5 && !end_at_the_server(b, owner->streams))) {
-            row_links_close(b->links, RANK, "closed");
+        if (i % 3 > 0) {
+            INVARIANT(await(b, &b->opened, owner->streams));
         }
-        if (i % 8 == 1 || i % 8 == 5) {
+        await_tries(owner, 1 + i % 5);
+        sleep_us(i % 7 * 100);
+        if (i % 8 == 2 || i % 8 == 5) {
+            if (i % 8 == 2 || !end_at_the_server(b, owner->streams, i % 16 == 5)) {
+                row_links_close(b->links, RANK, "closed");
+            }
             INVARIANT(await(b, &b->ended, owner->streams));
+            is_open = false;
         }
     }
+    atomic_store(&owner->has_ended, true);
     return NULL;
 }
 
@@ -366,9 +384,9 @@ static void many_generations_give_results_or_fail(void **state) {
     uint64_t last = 0;
     unsigned right = 0, failed = 0;
     assert_int_equal(pthread_create(&thread, NULL, own, &owner), 0);
-    for (uint64_t number = 1; right < 150 || failed < 30; number++) {
-        assert_true(generation(b) == 0 || generation(b) >= last);
-        struct batch batch = begin(b, number, 9, 6000, 6016);
+    for (uint64_t number = 1; !atomic_load(&owner.has_ended); number++, owner.tries++) {
+        struct batch batch = begin(b, number, 9, WIDE, WIDE_STRIDE);
+        assert_true(batch.generation == 0 || batch.generation >= last);
         last = batch.generation > 0 ? batch.generation : last;
         bool sends = batch.generation > 0;
         for (size_t p = 0; p < 3 && sends; p++) {
@@ -385,8 +403,8 @@ static void many_generations_give_results_or_fail(void **state) {
         }
         end(b, &batch);
     }
-    atomic_store(&owner.ends, true);
     pthread_join(thread, NULL);
+    assert_true(right > STEPS / 4 && failed > 0 && last > STEPS / 8);
     stop(b, owner.streams);
 }
 
