@@ -93,6 +93,9 @@ static void on_message(void *context, struct rpc_call *call, struct rpc_buffer *
     struct rows_peer *peer = rpc_call_data(call);
     INVARIANT(!err_is(error));
     if (!message) {
+        pthread_mutex_lock(&server->mutex);
+        peer->is_finished = true;
+        pthread_mutex_unlock(&server->mutex);
         rpc_finish(call, &(struct rpc_status){.message = "", .retry_after_ms = -1});
         return;
     }
