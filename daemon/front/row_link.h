@@ -1,4 +1,4 @@
-// The shared structs of row_links: a rank's link and its stream. Private to daemon/front/.
+// The shared structs of the links: a rank's link and its stream. Private to daemon/front/.
 //
 // Lock. row_link.mutex guards the state of a link and of its streams. It is held for a few instructions, never while a function of
 // another module is called: dial.h, remote_results.h and the owner's callbacks are called without it. Two counters make such calls
@@ -60,9 +60,18 @@ struct row_links {
     struct row_link link[]; // [ranks - local_ranks]
 };
 
+static inline struct row_link *row_link_of(const struct row_links *links, uint32_t rank) {
+    INVARIANT(rank >= links->options.local_ranks && rank < links->options.ranks);
+    return (struct row_link *)&links->link[rank - links->options.local_ranks];
+}
+
 static inline void row_count(_Atomic uint64_t *counter, uint64_t more) {
     atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
 }
+
+// ---- row_table.c: for row_links.interface
+
+extern const struct remote_links_table ROW_TABLE;
 
 // ---- row_link.c: generations
 

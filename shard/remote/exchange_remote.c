@@ -104,8 +104,12 @@ static FALLIBLE send_piece(struct over_remote *x, uint32_t rank, bool *more) {
         return OK;
     }
     err_t e = links_of(x)->send(x->over.links->context, rank, x->generations[rank], &piece);
+    if (e.code == EXPERTD_ERR_SHARD_LOST) { // counted once, whether the transport reports the loss before or after this
+        remote_results_lose(x->results, rank, x->generations[rank], expertd_err_message());
+        return lost(x);
+    }
     if (err_is(e)) {
-        x->excluded[rank] |= e.code != EXPERTD_ERR_SHARD_LOST; // the link is up, and would fail again
+        x->excluded[rank] = true; // the link is up, and would fail again
         remote_results_fail(x->results, rank, expertd_err_message());
         return lost(x);
     }

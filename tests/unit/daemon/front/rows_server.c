@@ -28,13 +28,13 @@ struct rows_peer {
     struct rows_server *server;
     struct rpc_call *call;
     unsigned thread;
-    uint32_t rank;
+    uint32_t rank, connection;
     uint64_t number; // 0: its token has not arrived
     // Guarded by server->mutex.
     LIST_ENTRY(rows_peer) in_server;
     STAILQ_HEAD(, reply) replies; // the first is leaving if is_writing
     uint64_t sent, received;
-    bool is_writing, ends, is_finished, is_closed;
+    bool is_reading, is_writing, ends, is_finished, is_closed;
 };
 
 struct rows_server {
@@ -69,6 +69,7 @@ static void take(struct rows_peer *peer, const struct rpc_buffer *message) {
     if (request.has_token) {
         INVARIANT(request.batch == 0 && request.token[0] < ROWS_SERVER_RANKS);
         peer->rank = request.token[0];
+        peer->connection = request.token[1] + 256u * request.token[2];
         peer->number = atomic_fetch_add(&server->streams[peer->rank], 1) + 1;
         server->options.opened(server->options.context, peer);
     } else {
@@ -79,18 +80,31 @@ static void take(struct rows_peer *peer, const struct rpc_buffer *message) {
     }
 }
 
+// The caller holds the mutex.
+static void read_on(struct rows_peer *peer) {
+    if (!peer->is_reading && !peer->is_closed && !atomic_load(&peer->server->reads_nothing)) {
+        peer->is_reading = true;
+        rpc_read(peer->call);
+    }
+}
+
 static void on_message(void *context, struct rpc_call *call, struct rpc_buffer *message, err_t error) {
     struct rows_server *server = context;
+    struct rows_peer *peer = rpc_call_data(call);
     INVARIANT(!err_is(error));
     if (!message) {
+        pthread_mutex_lock(&server->mutex);
+        peer->is_finished = true;
+        pthread_mutex_unlock(&server->mutex);
         rpc_finish(call, &(struct rpc_status){.message = "", .retry_after_ms = -1});
         return;
     }
-    take(rpc_call_data(call), message);
+    take(peer, message);
     rpc_buffer_release(server->rpc, message);
-    if (!atomic_load(&server->reads_nothing)) {
-        rpc_read(call);
-    }
+    pthread_mutex_lock(&server->mutex);
+    peer->is_reading = false;
+    read_on(peer);
+    pthread_mutex_unlock(&server->mutex);
 }
 
 static void *on_opened(void *context, struct rpc_call *call, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
@@ -98,7 +112,7 @@ static void *on_opened(void *context, struct rpc_call *call, enum rpc_method met
     struct rows_peer *peer = calloc(1, sizeof *peer);
     (void)deadline_ns;
     INVARIANT(peer && method == RPC_STREAM);
-    *peer = (struct rows_peer){.server = server, .call = call, .thread = thread};
+    *peer = (struct rows_peer){.server = server, .call = call, .thread = thread, .is_reading = true};
     STAILQ_INIT(&peer->replies);
     pthread_mutex_lock(&server->mutex);
     LIST_INSERT_HEAD(&server->peers, peer, in_server);
@@ -149,6 +163,7 @@ static int64_t on_tick(void *context, unsigned thread, int64_t now_ns) {
     pthread_mutex_lock(&server->mutex);
     LIST_FOREACH(peer, &server->peers, in_server) {
         if (peer->thread == thread) {
+            read_on(peer);
             go_on(peer);
         }
     }
@@ -182,6 +197,10 @@ static void on_released(void *context, struct rpc_call *call) {
 
 uint32_t rows_peer_rank(const struct rows_peer *peer) {
     return peer->rank;
+}
+
+uint32_t rows_peer_connection(const struct rows_peer *peer) {
+    return peer->connection;
 }
 
 uint64_t rows_peer_number(const struct rows_peer *peer) {
@@ -245,6 +264,9 @@ void rows_peer_shut_down(struct rows_peer *peer) {
 
 void rows_server_read_nothing(struct rows_server *server, bool nothing) {
     atomic_store(&server->reads_nothing, nothing);
+    for (unsigned i = 0; i < THREADS; i++) {
+        rpc_wake(server->rpc, i);
+    }
 }
 
 // ---- the server

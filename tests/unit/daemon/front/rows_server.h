@@ -1,5 +1,5 @@
 // A gRPC server with streams of rows, for tests: it decodes what fronts send, and sends what the test wants. One server for all
-// ranks: the token's first byte is the rank.
+// ranks: the token's first byte is the rank, and the next two are the connection, in little endian, as far as the test needs it.
 #ifndef EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROWS_SERVER_H
 #define EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROWS_SERVER_H
 
@@ -30,6 +30,7 @@ void rows_server_stop(struct rows_server *server);
 const char *rows_server_address(const struct rows_server *server);
 
 uint32_t rows_peer_rank(const struct rows_peer *peer);
+uint32_t rows_peer_connection(const struct rows_peer *peer);
 uint64_t rows_peer_number(const struct rows_peer *peer); // of the rank's streams: 1, 2, ...
 
 // Any thread, between `opened` and `closed`.
