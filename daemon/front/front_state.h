@@ -12,7 +12,7 @@
 
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
-#include "daemon/front/row_links.h"
+#include "daemon/rows/row_links.h"
 #include "daemon/grpc/dial.h"
 #include "expert/store/holdings.h"
 #include "proto/shard/shard_control.h"

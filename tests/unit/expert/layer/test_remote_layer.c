@@ -1,6 +1,6 @@
 // A layer whose experts are on ranks in "other processes": threads that compute with expert/rank. The bits are those of one
 // process, whatever the ranks do. Built twice: over links in memory (tests/unit/shard/remote/memory_links.c) and over gRPC
-// (tests/unit/daemon/front/grpc_links.c).
+// (tests/unit/daemon/rows/grpc_links.c).
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // The exchange over remote ranks: the conformance suite with 0 to 6 local ranks, and what only this engine has. Built twice: over
-// links in memory (memory_links.c) and over gRPC (tests/unit/daemon/front/grpc_links.c).
+// links in memory (memory_links.c) and over gRPC (tests/unit/daemon/rows/grpc_links.c).
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

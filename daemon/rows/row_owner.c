@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "daemon/front/row_link.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/rows/row_link.h"
 
 FALLIBLE row_links_create(const struct row_links_options *options, struct row_links **out) {
     *out = NULL;

@@ -1,6 +1,6 @@
 // One link over gRPC with a scripted server, and batches whose rows can be checked: for test_row_links.c.
-#ifndef EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROW_BENCH_H
-#define EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROW_BENCH_H
+#ifndef EXPERTD_TESTS_UNIT_DAEMON_ROWS_ROW_BENCH_H
+#define EXPERTD_TESTS_UNIT_DAEMON_ROWS_ROW_BENCH_H
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,10 +21,10 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "daemon/front/row_links.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/rows/row_links.h"
 #include "shard/remote/remote_results.h"
-#include "tests/unit/daemon/front/rows_server.h"
+#include "tests/unit/daemon/rows/rows_server.h"
 
 enum { RANKS = 3, LOCAL = 1, RANK = 2, LAYER = 1, WAIT_S = 20, RECORDS = 1024, MIB = 1 << 20 };
 enum { WIDE = 6000, WIDE_STRIDE = 6016, EPOCH = 77 };

@@ -15,8 +15,8 @@
 //
 // Threads. The exchange calls row_links_remote's functions, on its compute thread. The owner calls row_links_open, row_links_use
 // and row_links_close on one thread, which may be the dialler's, also inside `opened` and `ended`. The channels' threads receive.
-#ifndef EXPERTD_DAEMON_FRONT_ROW_LINKS_H
-#define EXPERTD_DAEMON_FRONT_ROW_LINKS_H
+#ifndef EXPERTD_DAEMON_ROWS_ROW_LINKS_H
+#define EXPERTD_DAEMON_ROWS_ROW_LINKS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "tests/unit/daemon/front/rows_server.h"
+#include "tests/unit/daemon/rows/rows_server.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

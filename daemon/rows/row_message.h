@@ -1,7 +1,7 @@
 // Messages with pieces of a batch. A message and its record are in one buffer of the dialler's pool, so a queue of them needs no
-// memory of its own. Private to daemon/front/.
-#ifndef EXPERTD_DAEMON_FRONT_ROW_MESSAGE_H
-#define EXPERTD_DAEMON_FRONT_ROW_MESSAGE_H
+// memory of its own. Private to daemon/rows/.
+#ifndef EXPERTD_DAEMON_ROWS_ROW_MESSAGE_H
+#define EXPERTD_DAEMON_ROWS_ROW_MESSAGE_H
 
 #include <stdint.h>
 #include <sys/queue.h>

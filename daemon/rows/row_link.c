@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/front/row_link.h"
+#include "daemon/rows/row_link.h"
 #include "shard/remote/remote_results.h"
 
 FALLIBLE row_link_init(struct row_link *link, struct row_links *links, uint32_t rank) {

@@ -7,9 +7,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "daemon/front/row_links.h"
 #include "daemon/grpc/dial.h"
-#include "tests/unit/daemon/front/rows_server.h"
+#include "daemon/rows/row_links.h"
+#include "tests/unit/daemon/rows/rows_server.h"
 #include "tests/unit/shard/remote/memory_links.h"
 
 enum { QUEUE_MAX = 4096, LAYERS = 64, CONNECT_S = 20, MESSAGE_BYTES_MAX = 64 << 20 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/front/row_link.h"
+#include "daemon/rows/row_link.h"
 
 static const char METHOD[] = "expertd.shard.v1.Shard/Rows";
 

@@ -1,7 +1,7 @@
 // A gRPC server with streams of rows, for tests: it decodes what fronts send, and sends what the test wants. One server for all
 // ranks: the token's first byte is the rank, and the next two are the connection, in little endian, as far as the test needs it.
-#ifndef EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROWS_SERVER_H
-#define EXPERTD_TESTS_UNIT_DAEMON_FRONT_ROWS_SERVER_H
+#ifndef EXPERTD_TESTS_UNIT_DAEMON_ROWS_ROWS_SERVER_H
+#define EXPERTD_TESTS_UNIT_DAEMON_ROWS_ROWS_SERVER_H
 
 #include <stdbool.h>
 #include <stddef.h>

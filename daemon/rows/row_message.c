@@ -1,4 +1,4 @@
-#include "daemon/front/row_message.h"
+#include "daemon/rows/row_message.h"
 
 #include "proto/shard/rows_wire.h"
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "base/printable.h"
-#include "daemon/front/row_link.h"
 #include "daemon/log/log.h"
+#include "daemon/rows/row_link.h"
 #include "shard/remote/remote_results.h"
 
 struct answer {

@@ -1,16 +1,16 @@
-// The shared structs of the links: a rank's link and its stream. Private to daemon/front/.
+// The shared structs of the links: a rank's link and its stream. Private to daemon/rows/.
 //
 // Lock. row_link.mutex guards the state of a link and of its streams. It is held for a few instructions, never while a function of
 // another module is called: dial.h, remote_results.h and the owner's callbacks are called without it. Two counters make such calls
 // safe: row_link.calls (the results must not go away) and row_stream.users (the stream and its channel must not).
-#ifndef EXPERTD_DAEMON_FRONT_ROW_LINK_H
-#define EXPERTD_DAEMON_FRONT_ROW_LINK_H
+#ifndef EXPERTD_DAEMON_ROWS_ROW_LINK_H
+#define EXPERTD_DAEMON_ROWS_ROW_LINK_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "daemon/front/row_links.h"
-#include "daemon/front/row_message.h"
+#include "daemon/rows/row_links.h"
+#include "daemon/rows/row_message.h"
 
 struct remote_results;
 

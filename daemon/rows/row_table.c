@@ -1,7 +1,7 @@
 // The table of remote_links.h: what the exchange calls, on its compute thread.
 #include <string.h>
 
-#include "daemon/front/row_link.h"
+#include "daemon/rows/row_link.h"
 
 static uint64_t generation(void *context, uint32_t rank) {
     return atomic_load(&row_link_of(context, rank)->generation);
