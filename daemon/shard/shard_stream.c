@@ -275,10 +275,24 @@ static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
     }
 }
 
+// Why the front's session has ended, once per session.
+static void log_gone(struct shard_stream *stream) {
+    struct shard_service *service = stream->service;
+    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    pthread_mutex_lock(&service->mutex);
+    const struct err_copy why = stream->session->why;
+    pthread_mutex_unlock(&service->mutex);
+    log_line(LOG_LEVEL_INFO, "front_gone", "front=%016" PRIx64 " message=%s", stream->session->front,
+             log_quote(why.code == EXPERTD_ERR_OK ? "the front has ended its stream" : why.message, quoted, sizeof quoted));
+}
+
 static void release_stream(struct shard_stream *stream) {
     struct shard_service *service = stream->service;
     struct shard_session *session = stream->session;
     bool last = false;
+    if (session && !stream->is_rows) {
+        log_gone(stream);
+    }
     pthread_mutex_lock(&service->mutex);
     leave_pending(stream);
     if (session) {
