@@ -201,14 +201,19 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
                            : service->rest.opened(service->rest.context, rpc, method, thread, deadline_ns);
 }
 
-// No more messages: the front has ended the stream, and with it the session.
-static void no_more_messages(struct shard_stream *stream) {
+// The front has ended this stream, or its connection is gone; with it ends the session.
+static void end_session(struct shard_stream *stream) {
     struct shard_service *service = stream->service;
     if (stream->session) {
         pthread_mutex_lock(&service->mutex);
-        session_end(stream->session, OK);
+        session_end(stream->session, err_record(EXPERTD_ERR_CANCELLED, NULL, "the front's %s stream has ended",
+                                                stream->is_rows ? "rows" : "control"));
         pthread_mutex_unlock(&service->mutex);
     }
+}
+
+static void no_more_messages(struct shard_stream *stream) {
+    end_session(stream);
     shard_stream_finish(stream, OK);
 }
 
@@ -265,14 +270,7 @@ static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
         service->rest.closed(service->rest.context, rpc, cancelled);
     } else if (stream) {
         stream->closed = true;
-        pthread_mutex_lock(&service->mutex);
-        leave_pending(stream);
-        if (stream->session) {
-            session_end(stream->session,
-                        err_record(EXPERTD_ERR_CANCELLED, NULL, "the front's %s stream has ended, and with it this one",
-                                   stream->is_rows ? "rows" : "control"));
-        }
-        pthread_mutex_unlock(&service->mutex);
+        end_session(stream);
     }
 }
 
@@ -284,7 +282,7 @@ static void log_gone(struct shard_stream *stream) {
     const struct err_copy why = stream->session->why;
     pthread_mutex_unlock(&service->mutex);
     log_line(LOG_LEVEL_INFO, "front_gone", "front=%016" PRIx64 " message=%s", stream->session->front,
-             log_quote(why.code == EXPERTD_ERR_OK ? "the front has ended its stream" : why.message, quoted, sizeof quoted));
+             log_quote(why.message, quoted, sizeof quoted));
 }
 
 static void release_stream(struct shard_stream *stream) {

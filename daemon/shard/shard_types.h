@@ -60,7 +60,7 @@ struct shard_session {
     unsigned references; // one for each stream, one of the compute thread
     bool is_ended;
     bool is_listed;                      // in the service's list
-    struct err_copy why;                 // of the end; EXPERTD_ERR_OK: the front has ended it
+    struct err_copy why;                 // of the end
     struct shard_stream *control, *rows; // NULL: released, or none
     uint64_t newest_batch;
     struct piece_queue pieces;
