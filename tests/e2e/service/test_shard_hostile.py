@@ -4,6 +4,7 @@ import grpc
 import numpy as np
 import pytest
 
+from harness import http2
 from harness.daemon import Daemon, Feed
 from harness.paths import SLOW
 from harness.shard_front import Front, Stream, hello, identity_of, shard_pb, shard_rpc
@@ -274,13 +275,16 @@ def test_half_a_message_ends_with_its_connection(good, shard, stub, identity):
     control = Stream(stub.Control)
     control.send(hello(identity, lease=False))
     token = control.wait(lambda messages: messages[0].hello.rows_token if messages else None)
+    whole = piece(batch=2).SerializeToString()
     before = shard.memory()["fds"]
-    channel = shard.channel(tcp=True)
-    rows = Stream(shard_rpc.ShardStub(channel).Rows)
-    rows.send(shard_pb.RowsRequest(token=token, batch=1, layer=1, groups=[0, 64], hidden_rows=list(range(64)), row_bytes=512,
-                                   hidden=HIDDEN.tobytes()))
-    channel.close()  # amid the message, or its answer
-    assert control.ended()[0] == grpc.StatusCode.CANCELLED
+    with http2.Peer(shard.socket) as peer:
+        rows = peer.open("/expertd.shard.v1.Shard/Rows")
+        peer.send(rows, piece(token=token).SerializeToString())
+        while peer.take_frame()[0] != http2.DATA:  # the answer to the first batch
+            pass
+        peer.send(rows, whole[:len(whole) // 2], len(whole))
+    code, details = control.ended()
+    assert code == grpc.StatusCode.CANCELLED and "rows stream has ended" in details
     eventually(lambda: shard.memory()["fds"] <= before)
 
 
