@@ -9,9 +9,10 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "daemon/shard/piece_queue.h"
-#include "daemon/shard/result_queue.h"
-#include "daemon/shard/shard.h"
+#include "daemon/grpc/rpc.h"
+#include "daemon/shard/core/piece_queue.h"
+#include "daemon/shard/core/result_queue.h"
+#include "daemon/shard/shard_options.h"
 #include "expert/rank/rank_engine.h"
 #include "proto/shard/shard_control.h"
 #include "shard/membership/holder.h"

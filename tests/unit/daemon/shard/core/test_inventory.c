@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/shard/inventory.h"
+#include "daemon/shard/core/inventory.h"
 
 static const uint32_t NUMBERS[] = {3, 4, 7}; // of the catalogue's layers
 static struct inventory_scratch scratch;

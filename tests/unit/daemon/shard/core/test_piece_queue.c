@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "daemon/grpc/message/rpc_buffer.h"
-#include "daemon/shard/piece_queue.h"
+#include "daemon/shard/core/piece_queue.h"
 
 enum { GROUPS = 3, ROWS = 5 };
 

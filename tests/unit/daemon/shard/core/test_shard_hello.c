@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/shard/shard_hello.h"
+#include "daemon/shard/core/shard_hello.h"
 
 static const struct shard_identity OURS = {
     .protocol = 1, .numerics_id = "1/bf16/cpu", .compute_dtype = "bf16", .model_digest = {0xab, 1}};

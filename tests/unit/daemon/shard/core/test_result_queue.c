@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "daemon/grpc/message/rpc_buffer.h"
-#include "daemon/shard/result_queue.h"
+#include "daemon/shard/core/result_queue.h"
 
 static struct rpc_buffer buffers[RESULTS_MAX + 1];
 static unsigned released;
