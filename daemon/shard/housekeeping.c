@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "daemon/log/log.h"
 #include "daemon/shard/session.h"
-#include "daemon/shard/shard_stream.h"
 #include "shard/catalogue/bits.h"
 
 uint32_t housekeeping_loading(const struct shard_service *service, uint64_t *bytes) {
@@ -65,7 +64,7 @@ int64_t housekeeping_tick(struct shard_service *service, int64_t now_ns) {
         log_line(LOG_LEVEL_INFO, "experts",
                  "loaded=%" PRIu64 " loading=%u left_bytes=%" PRIu64 " bytes_per_second=%" PRIu64 " used_bytes=%" PRIu64, count,
                  progress.loading, progress.bytes_left, progress.bytes_per_second, used);
-        shard_wake_threads(service);
+        session_wake_threads(service);
     }
     return service->tick_ns;
 }

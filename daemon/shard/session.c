@@ -6,8 +6,13 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "daemon/shard/shard_stream.h"
 #include "shard/catalogue/bits.h"
+
+void session_wake_threads(struct shard_service *service) {
+    for (unsigned t = 0; t < service->options.rpc_threads; t++) {
+        rpc_wake(service->server, t);
+    }
+}
 
 static FALLIBLE init(struct shard_session *session) {
     struct shard_service *service = session->service;
@@ -102,7 +107,7 @@ void session_holder_changed(struct shard_service *service) {
     }
     atomic_fetch_add(&service->holder_version, 1);
     pthread_cond_broadcast(&service->load_wake);
-    shard_wake_threads(service);
+    session_wake_threads(service);
 }
 
 void session_end(struct shard_session *session, err_t e) {

@@ -11,7 +11,8 @@
 #include "daemon/shard/housekeeping.h"
 #include "daemon/shard/load_threads.h"
 #include "daemon/shard/session.h"
-#include "daemon/shard/shard_stream.h"
+#include "daemon/shard/shard_calls.h"
+#include "daemon/shard/shard_types.h"
 
 // A front that sends no heartbeat for so long counts as gone. Fronts send one every 25 ms; until then it keeps retired copies in
 // memory.
@@ -43,7 +44,7 @@ FALLIBLE shard_create(const struct shard_options *options, struct shard_service 
 
 const struct rpc_handler *shard_handler(struct shard_service *service, const struct rpc_handler *rest) {
     service->rest = *rest;
-    shard_stream_handlers(service);
+    shard_calls_handle(service);
     return &service->handler;
 }
 
@@ -170,7 +171,7 @@ FALLIBLE shard_ready(struct shard_service *service, const struct shard_backend *
     holder_drain(&service->holder, drains);
     pthread_mutex_unlock(&service->mutex);
     atomic_store(&service->ready, true);
-    shard_wake_threads(service);
+    session_wake_threads(service);
     return OK;
 }
 
@@ -195,7 +196,7 @@ bool shard_is_drained(struct shard_service *service) {
 
 void shard_end_streams(struct shard_service *service) {
     atomic_store(&service->ending, true);
-    shard_wake_threads(service);
+    session_wake_threads(service);
 }
 
 uint32_t shard_streams(struct shard_service *service) {

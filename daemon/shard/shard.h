@@ -11,34 +11,15 @@
 #include <stdint.h>
 
 #include "daemon/grpc/rpc.h"
-#include "expert/layer/layer_request.h"
-#include "expert/store/expert_store.h"
-#include "expert/store/holdings.h"
+#include "daemon/shard/shard_options.h"
 
 struct shard_service;
-
-struct shard_options {
-    unsigned rpc_threads;
-    uint32_t max_fronts;     // 1 to HOLDER_FRONTS_MAX
-    int64_t send_timeout_ns; // a front that reads nothing for so long loses its session
-};
 
 FALLIBLE shard_create(const struct shard_options *options, struct shard_service **out);
 // The handler of a server of RPC_PLANE_SHARD: this service's for its two methods, and `rest` (borrowed) for the others.
 const struct rpc_handler *shard_handler(struct shard_service *service, const struct rpc_handler *rest);
 void shard_attach(struct shard_service *service, struct rpc_server *server); // after rpc_create; borrowed
 
-// All borrowed until shard_destroy.
-struct shard_backend {
-    const struct model *model;
-    struct expert_store *store;
-    struct holdings *holdings; // empty
-    struct expertd_team *team; // computes
-    const struct topology *topology;
-    struct layer_limits limits; // of a front's batch
-    uint64_t bytes_max;         // memory for experts
-    unsigned loaders;           // threads that load experts: 1 to the number of the team's threads
-};
 // Memory that shard_ready reserves, and that max_fronts fronts use.
 uint64_t shard_bytes(const struct shard_backend *backend, uint32_t max_fronts);
 // Starts the threads "compute" and "load-N". Once, any thread. EXPERTD_ERR_NOMEM, EXPERTD_ERR_UNAVAILABLE, EXPERTD_ERR_CHECKPOINT:

@@ -9,9 +9,10 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "daemon/shard/piece_queue.h"
-#include "daemon/shard/result_queue.h"
-#include "daemon/shard/shard.h"
+#include "daemon/grpc/rpc.h"
+#include "daemon/shard/core/piece_queue.h"
+#include "daemon/shard/core/result_queue.h"
+#include "daemon/shard/shard_options.h"
 #include "expert/rank/rank_engine.h"
 #include "proto/shard/shard_control.h"
 #include "shard/membership/holder.h"
@@ -60,7 +61,7 @@ struct shard_session {
     unsigned references; // one for each stream, one of the compute thread
     bool is_ended;
     bool is_listed;                      // in the service's list
-    struct err_copy why;                 // of the end; EXPERTD_ERR_OK: the front has ended it
+    struct err_copy why;                 // of the end
     struct shard_stream *control, *rows; // NULL: released, or none
     uint64_t newest_batch;
     struct piece_queue pieces;
@@ -88,6 +89,7 @@ struct shard_thread { // of the completion-queue thread with the same number
     struct piece decoded;      // the piece that is decoded next, exchanged with a slot of a queue
     struct rows_memory memory; // its lists, and a head
     int64_t due_ns;
+    bool has_priority;        // rpc_nice was applied
     int64_t next_fault_ns;    // no fault of a front is logged before this time
     unsigned long suppressed; // faults not logged since the last line
 };

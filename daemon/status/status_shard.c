@@ -1,6 +1,7 @@
 #include "daemon/status/status_shard.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 
 #include "base/clock.h"
 

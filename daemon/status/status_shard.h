@@ -2,13 +2,14 @@
 #ifndef EXPERTD_DAEMON_STATUS_STATUS_SHARD_H
 #define EXPERTD_DAEMON_STATUS_STATUS_SHARD_H
 
-#include <jansson.h>
 #include <stdio.h>
 
 #include "daemon/shard/shard.h"
 
+struct json_t; // of jansson
+
 void status_shard_metrics(struct shard_service *shard, FILE *body); // in the Prometheus text format
-json_t *status_shard_json(struct shard_service *shard);             // NULL: no memory
+struct json_t *status_shard_json(struct shard_service *shard);      // the caller's; NULL: no memory
 void status_shard_html(struct shard_service *shard, FILE *body);
 uint64_t status_shard_bytes(struct shard_service *shard); // memory of the experts
 

@@ -26,6 +26,8 @@ static void defaults_match_the_documentation(void **state) {
     assert_string_equal(o.http, "127.0.0.1:7412");
     assert_string_equal(o.admin, "off");
     assert_int_equal(o.shards, 1);
+    assert_string_equal(o.role, "front");
+    assert_int_equal(o.max_fronts, 8);
     assert_string_equal(o.placement, "contiguous");
     assert_null(o.placement_counts);
     assert_int_equal(o.replicas, 0);

@@ -1,4 +1,4 @@
-#include "daemon/shard/piece_queue.h"
+#include "daemon/shard/core/piece_queue.h"
 
 #include <stdlib.h>
 #include <string.h>

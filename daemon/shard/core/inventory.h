@@ -1,6 +1,6 @@
 // A holder's inventory message in the form of proto/shard: entries of one layer and state are grouped.
-#ifndef EXPERTD_DAEMON_SHARD_INVENTORY_H
-#define EXPERTD_DAEMON_SHARD_INVENTORY_H
+#ifndef EXPERTD_DAEMON_SHARD_CORE_INVENTORY_H
+#define EXPERTD_DAEMON_SHARD_CORE_INVENTORY_H
 
 #include "proto/shard/shard_control.h"
 #include "shard/membership/holder.h"

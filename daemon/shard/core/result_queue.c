@@ -1,4 +1,4 @@
-#include "daemon/shard/result_queue.h"
+#include "daemon/shard/core/result_queue.h"
 
 #include <stdio.h>
 

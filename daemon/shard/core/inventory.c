@@ -1,4 +1,4 @@
-#include "daemon/shard/inventory.h"
+#include "daemon/shard/core/inventory.h"
 
 static enum shard_copy_state state_of(enum copy_state state) {
     static const enum shard_copy_state STATES[COPY_STATES] = {

@@ -1,6 +1,6 @@
 // The hellos of both sides: what a front and this shard must agree on.
-#ifndef EXPERTD_DAEMON_SHARD_SHARD_HELLO_H
-#define EXPERTD_DAEMON_SHARD_SHARD_HELLO_H
+#ifndef EXPERTD_DAEMON_SHARD_CORE_SHARD_HELLO_H
+#define EXPERTD_DAEMON_SHARD_CORE_SHARD_HELLO_H
 
 #include "proto/shard/shard_control.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/shard/shard_hello.h"
+#include "daemon/shard/core/shard_hello.h"
 
 #include <inttypes.h>
 #include <stdio.h>

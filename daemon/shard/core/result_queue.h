@@ -1,7 +1,7 @@
 // The answers of one front that wait to be written: a bounded queue of result rows and errors, in the order of the pieces. Large
 // results leave in several messages. Pure; the caller's lock guards it.
-#ifndef EXPERTD_DAEMON_SHARD_RESULT_QUEUE_H
-#define EXPERTD_DAEMON_SHARD_RESULT_QUEUE_H
+#ifndef EXPERTD_DAEMON_SHARD_CORE_RESULT_QUEUE_H
+#define EXPERTD_DAEMON_SHARD_CORE_RESULT_QUEUE_H
 
 #include <stdbool.h>
 

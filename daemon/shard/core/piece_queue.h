@@ -1,7 +1,7 @@
 // The pieces of one front that wait to be computed: a bounded queue, so that a front that sends faster than this shard computes is
 // not read further. A piece of a later batch drops the waiting ones of earlier batches. Pure; the caller's lock guards it.
-#ifndef EXPERTD_DAEMON_SHARD_PIECE_QUEUE_H
-#define EXPERTD_DAEMON_SHARD_PIECE_QUEUE_H
+#ifndef EXPERTD_DAEMON_SHARD_CORE_PIECE_QUEUE_H
+#define EXPERTD_DAEMON_SHARD_CORE_PIECE_QUEUE_H
 
 #include <stdbool.h>
 
