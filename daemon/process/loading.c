@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/process/placement_file.h"
+#include "base/threads/thread_priority.h"
 #include "daemon/grpc/rpc.h"
 #include "daemon/log/log.h"
 #include "daemon/process/notify.h"
+#include "daemon/process/placement_file.h"
 #include "daemon/process/schedules.h"
 #include "expert/engine/engine.h"
 #include "expert/loader/model_load.h"
@@ -21,6 +22,15 @@ enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30, SHARDS_LOG_PERIOD_S = 5 };
 FALLIBLE loading_select_kernels(const struct options *options) {
     const bool portable = strcmp(options->kernels, "auto") == 0 && strcmp(options->numerics, "portable") == 0;
     return expertd_kernel_select(portable ? "portable" : options->kernels);
+}
+
+void loading_choose_priorities(void) {
+    const bool raised = thread_priority_may_change(THREAD_URGENT);
+    if (!raised) {
+        (void)thread_priority_change(THREAD_RELAXED);
+    }
+    log_line(LOG_LEVEL_INFO, "priorities", "heartbeats_nice=%d compute_nice=%d", raised ? THREAD_URGENT : 0,
+             raised ? 0 : THREAD_RELAXED);
 }
 
 void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
@@ -465,6 +475,9 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     TRY(loading_open_devices(options, device, out));
     if (out->devices) { // before the model is read, so that a lack of memory is reported at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
+    }
+    if (options->shard_hosts) {
+        loading_choose_priorities();
     }
     TRY(loading_start_teams(options, out));
     TRY(create_device_weights(options, out));

@@ -63,6 +63,11 @@ FALLIBLE loading_make_metrics(struct loaded *out);
 // Selects the CPU kernels according to --kernels and --numerics. Errors as expertd_kernel_select.
 FALLIBLE loading_select_kernels(const struct options *options);
 
+// For processes that answer or send heartbeats, before their teams are started: the threads of the transport and of the dialler
+// have raised their priority (is_urgent). Where that is not allowed, lowers this thread's, from which the computing threads
+// inherit.
+void loading_choose_priorities(void);
+
 // The device that a start tries first: --device, or "cpu" if auto is decided by --kernels or --numerics.
 const char *loading_device(const struct options *options);
 

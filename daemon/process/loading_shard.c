@@ -3,25 +3,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/process/thread_priority.h"
 #include "daemon/log/log.h"
 #include "daemon/process/schedules.h"
 #include "expert/model/memory.h"
 
-enum { RPC_NICE = -10, COMPUTE_NICE = 5 };
 enum { HEADROOM_MIN = 128 << 20, HEADROOM_DIVISOR = 16 }; // memory for messages, stacks and the allocator
-
-// With all CPUs in matrix products, a thread of the same priority answers a heartbeat after tens of milliseconds, or in bad cases
-// hundreds: fronts would take the shard for dead. Raises the threads that answer if that is allowed; otherwise lowers this thread, from
-// which the team and the threads of the service inherit. Returns the change for the threads that answer.
-static int choose_priorities(void) {
-    const bool raise = thread_priority_may_change(RPC_NICE);
-    if (!raise) {
-        (void)thread_priority_change(COMPUTE_NICE);
-    }
-    log_line(LOG_LEVEL_INFO, "priorities", "rpc_nice=%d compute_nice=%d", raise ? RPC_NICE : 0, raise ? 0 : COMPUTE_NICE);
-    return raise ? RPC_NICE : 0;
-}
 
 static FALLIBLE open_store(const struct options *options, struct loaded *out) {
     struct model_options model = loading_model_options(options, out);
@@ -70,7 +56,7 @@ static FALLIBLE find_bytes_max(const struct options *options, struct shard_backe
 FALLIBLE loading_load_shard(const struct options *options, struct shard_service *service, struct loaded *out) {
     *out = (struct loaded){0};
     TRY(loading_log_cpu(options));
-    const int rpc_nice = choose_priorities();
+    loading_choose_priorities();
     TRY(loading_start_teams(options, out));
     TRY(open_store(options, out));
     TRY(loading_make_metrics(out));
@@ -80,7 +66,6 @@ FALLIBLE loading_load_shard(const struct options *options, struct shard_service 
                                     .team = out->team,
                                     .topology = &out->topology,
                                     .limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k),
-                                    .rpc_nice = rpc_nice,
                                     .loaders = expertd_team_threads(out->team)};
     TRY(find_bytes_max(options, &backend));
     out->limits = out->request_limits = backend.limits;

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "daemon/log/log.h"
 #include "daemon/shard/core/inventory.h"
-#include "daemon/shard/session.h"
 #include "daemon/shard/core/shard_hello.h"
+#include "daemon/shard/session.h"
 #include "daemon/shard/shard_stream.h"
 
 // ---- hello

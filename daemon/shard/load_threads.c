@@ -5,12 +5,10 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
-#include "base/process/thread_priority.h"
+#include "base/threads/thread_priority.h"
 #include "daemon/log/log.h"
 #include "daemon/shard/session.h"
 #include "shard/catalogue/bits.h"
-
-enum { LOAD_NICE = 5 };
 
 // The caller holds the mutex, which is released meanwhile. A batch that computes with the expert holds a reference to it, so its
 // memory stays for the milliseconds of that piece.
@@ -98,7 +96,7 @@ static void work(struct shard_service *service, unsigned number) {
 
 static void *load_main(void *context) {
     struct shard_service *service = context;
-    (void)thread_priority_change(LOAD_NICE); // computing comes first
+    (void)thread_priority_change(THREAD_RELAXED); // computing comes first
     pthread_mutex_lock(&service->mutex);
     unsigned number = service->loader_numbers++;
     pthread_mutex_unlock(&service->mutex);

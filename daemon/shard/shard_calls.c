@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/process/thread_priority.h"
 #include "daemon/log/log.h"
 #include "daemon/shard/control_stream.h"
 #include "daemon/shard/housekeeping.h"
@@ -238,17 +237,9 @@ static int64_t tick_streams(struct shard_thread *thread, int64_t now_ns) {
     return thread->due_ns;
 }
 
-static void take_priority(struct shard_service *service, struct shard_thread *thread) {
-    if (!thread->has_priority && atomic_load(&service->ready)) {
-        thread->has_priority = true;
-        (void)thread_priority_change(service->backend.rpc_nice); // the loader thread has found that it is allowed
-    }
-}
-
 static int64_t on_tick(void *context, unsigned index, int64_t now_ns) {
     struct shard_service *service = context;
     struct shard_thread *thread = &service->threads[index];
-    take_priority(service, thread);
     int64_t rest_ns = service->rest.tick(service->rest.context, index, now_ns);
     int64_t house_ns = index == 0 ? housekeeping_tick(service, now_ns) : CLOCK_NEVER;
     int64_t due_ns = tick_streams(thread, now_ns);

@@ -25,7 +25,6 @@ struct shard_backend {
     const struct topology *topology;
     struct layer_limits limits; // of a front's batch
     uint64_t bytes_max;         // memory for experts
-    int rpc_nice;               // change of the completion-queue threads' nice value, so that heartbeats do not wait for computing
     unsigned loaders;           // threads that load experts: 1 to the number of the team's threads
 };
 

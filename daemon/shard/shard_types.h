@@ -89,7 +89,6 @@ struct shard_thread { // of the completion-queue thread with the same number
     struct piece decoded;      // the piece that is decoded next, exchanged with a slot of a queue
     struct rows_memory memory; // its lists, and a head
     int64_t due_ns;
-    bool has_priority;        // rpc_nice was applied
     int64_t next_fault_ns;    // no fault of a front is logged before this time
     unsigned long suppressed; // faults not logged since the last line
 };

@@ -123,7 +123,7 @@ static void *thread_main(void *argument) {
     struct queue_thread *thread = argument;
     current = thread;
     if (thread->options.is_urgent) {
-        thread_raise_priority();
+        (void)thread_priority_change(THREAD_URGENT);
     }
     if (thread->options.started) {
         thread->options.started(thread);
