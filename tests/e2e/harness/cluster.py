@@ -1,9 +1,13 @@
 """A front and its shards as processes, on this host or on hosts of their own (namespaces.py)."""
 
 import os
+import re
 import signal
+import sys
 
 from .daemon import Daemon
+from .namespaces import run
+from .waiting import eventually
 
 ON_CPU = ("--threads", "1")  # the machine has few cores, and tests run several processes
 
@@ -32,6 +36,22 @@ class Shard:
     def pid(self):
         """The daemon's own process: `ip netns exec` replaces itself by it."""
         return self.process.pid
+
+    def page(self, path):
+        """The body of a page of the daemon's HTTP address, which on a host of its own only that host reaches."""
+        if not self.host:
+            return self.daemon.get(path)[1]
+        program = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
+        return run(*self.host.prefix, sys.executable, "-c", program, f"http://{self.daemon.http}{path}").stdout
+
+    def metric(self, name):
+        found = re.search(rf"^{name} (\S+)$", self.page("/metrics"), re.M)
+        assert found, f"no metric {name}"
+        return float(found.group(1))
+
+    def experts(self):
+        """The number of experts that it holds ready."""
+        return self.metric("expertd_shard_experts")
 
     def kill(self):
         self.daemon.kill()
@@ -64,6 +84,10 @@ class Cluster:
         except BaseException:
             self.kill()
             raise
+
+    def await_experts(self, *shards, count):
+        """Waits until each of the shards holds so many experts."""
+        eventually(lambda: all(shard.experts() == count for shard in shards or self.shards))
 
     def addresses(self):
         return ",".join(shard.address for shard in self.shards)
