@@ -13,8 +13,9 @@
 // where the batch expects them. Messages of 16 KiB and less are copied once more on each way (dial.h, message.h). Nothing else is
 // allocated per batch; row_links_open allocates a record of the stream.
 //
-// Threads. The exchange calls row_links_remote's functions, on its compute thread. The owner calls row_links_open, row_links_use
-// and row_links_close on one thread, which may be the dialler's, also inside `opened` and `ended`. The channels' threads receive.
+// Threads. The exchange calls row_links_remote's functions, on its compute thread. The channels' threads receive. The owner calls
+// row_links_use, row_links_close and row_links_figures on any thread, and row_links_open on one thread at a time for each rank; all
+// of them also inside `opened` and `ended`.
 #ifndef EXPERTD_DAEMON_ROWS_ROW_LINKS_H
 #define EXPERTD_DAEMON_ROWS_ROW_LINKS_H
 
