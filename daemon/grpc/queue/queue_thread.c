@@ -2,6 +2,7 @@
 
 #include <grpc/grpc_security.h>
 #include <grpc/support/time.h>
+#include <sched.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -62,17 +63,20 @@ void queue_thread_wake(struct queue_thread *thread) {
     if (atomic_exchange(&thread->wake_posted, true)) {
         return;
     }
+    grpc_call *call = thread->wake_call; // read before the tag is handed over, with which the struct may go away
     TAG_HAND_OVER(&thread->wake_tag);
-    grpc_call_error failed = grpc_call_start_batch(thread->wake_call, NULL, 0, &thread->wake_tag, NULL);
+    grpc_call_error failed = grpc_call_start_batch(call, NULL, 0, &thread->wake_tag, NULL);
     INVARIANT(failed == GRPC_CALL_OK);
 }
 
 void queue_thread_post(struct queue_thread *thread, struct queue_job *job) {
+    atomic_fetch_add(&thread->posting, 1);
     struct queue_job *head = atomic_load(&thread->jobs);
     do {
         job->next = head;
     } while (!atomic_compare_exchange_weak(&thread->jobs, &head, job));
     queue_thread_wake(thread);
+    atomic_fetch_sub(&thread->posting, 1); // the last access
 }
 
 bool queue_thread_was_stopped(const struct queue_thread *thread, int64_t now_ns) {
@@ -147,6 +151,10 @@ FALLIBLE queue_thread_start(struct queue_thread *thread) {
 void queue_thread_stop(struct queue_thread *thread) {
     if (!thread->queue) {
         return;
+    }
+    // The thread may run a job before the wake that follows it, and the job may be the last that the owner waits for.
+    while (atomic_load(&thread->posting)) {
+        sched_yield();
     }
     grpc_completion_queue_shutdown(thread->queue);
     if (thread->running) {

@@ -42,6 +42,7 @@ struct queue_thread {
     struct tag wake_tag;
     atomic_bool wake_posted;          // wake_tag is in the queue: another wake has nothing to do
     _Atomic(struct queue_job *) jobs; // pushed by any thread, emptied by this one
+    atomic_uint posting;              // threads inside queue_thread_post
     // Only this thread reads and writes the fields below.
     bool woken;
     bool waiting;   // in grpc_completion_queue_next, which only a tag ends
@@ -51,7 +52,8 @@ struct queue_thread {
 // `name` of the options is copied when the thread starts, and is borrowed until then.
 FALLIBLE queue_thread_init(struct queue_thread *thread, const struct queue_thread_options *options);
 FALLIBLE queue_thread_start(struct queue_thread *thread); // EXPERTD_ERR_UNAVAILABLE
-// Shuts the queue down, runs the tags and jobs left in it, and joins the thread if it was started. Legal on a zeroed struct.
+// Waits for threads inside queue_thread_post, also for one whose job has run. Shuts the queue down, runs the tags and jobs left in
+// it, and joins the thread if it was started. Legal on a zeroed struct.
 void queue_thread_stop(struct queue_thread *thread);
 void queue_thread_deinit(struct queue_thread *thread); // legal on a zeroed struct
 
