@@ -263,15 +263,22 @@ static inline void fixture_down(void *context) {
     fixture->down = 1;
 }
 
-// Waits for the value, at most 20 s.
-static inline bool fixture_wait(atomic_int *value, int wanted) {
-    for (int i = 0; i < 20000; i++) {
-        if (atomic_load(value) >= wanted) {
+// Ends a test that hangs, not one that is slow: under a sanitizer and beside other tests a step of a test may take many seconds.
+enum { FIXTURE_WAIT_S = 120 };
+
+// Waits until one of the values is reached, at most FIXTURE_WAIT_S.
+static inline bool fixture_wait_either(atomic_int *a, int wanted_a, atomic_int *b, int wanted_b) {
+    for (int64_t until_ns = clock_now_ns() + FIXTURE_WAIT_S * (int64_t)NS_PER_S; clock_now_ns() < until_ns;) {
+        if (atomic_load(a) >= wanted_a || atomic_load(b) >= wanted_b) {
             return true;
         }
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     }
     return false;
+}
+
+static inline bool fixture_wait(atomic_int *value, int wanted) {
+    return fixture_wait_either(value, wanted, value, wanted);
 }
 
 static inline void fixture_command(struct fixture *fixture, enum command command) {

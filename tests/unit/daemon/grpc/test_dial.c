@@ -33,6 +33,7 @@ static void messages_of_any_size_and_parts_come_back(void **state) {
         assert_false(dial_write(seen->stream, NULL, 0, NULL, 0));
         release(seen);
     }
+    assert_true(fixture_wait(&f->opened, 2));
     assert_string_equal(f->peers[0], f->peers[1]); // both streams on one connection
     dial_channel_destroy(channel);
     dialler_destroy(dialler);
@@ -207,7 +208,7 @@ static void *race(void *context) {
         seen->reads_on = true;
         dial_read(seen->stream);
         if (dial_write(seen->stream, bytes, 10, &(struct rpc_part){bytes, 200000}, 1) && i % 2) {
-            fixture_wait(&seen->messages, 1);
+            assert_true(fixture_wait_either(&seen->messages, 1, &seen->closed, 1)); // another racer may have cut the channel
         }
         if (i % 5 == 0) {
             dial_channel_cut(racer->channel);
