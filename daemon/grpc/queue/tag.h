@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/threads/thread_order.h"
+
 struct tag {
     void (*done)(struct tag *tag, bool ok);
 };
@@ -13,23 +15,7 @@ struct tag {
 
 // libgrpc is not instrumented, so ThreadSanitizer does not see the locks of its queues. These annotations state that writes before
 // a tag was posted are visible to the thread that receives the tag.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TAG_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TAG_TSAN 1
-#endif
-
-#ifdef TAG_TSAN
-void __tsan_acquire(void *address);
-void __tsan_release(void *address);
-#define TAG_HAND_OVER(tag) __tsan_release(tag)
-#define TAG_TAKE(tag) __tsan_acquire(tag)
-#else
-#define TAG_HAND_OVER(tag) ((void)(tag))
-#define TAG_TAKE(tag) ((void)(tag))
-#endif
+#define TAG_HAND_OVER(tag) THREAD_HAND_OVER(tag)
+#define TAG_TAKE(tag) THREAD_TAKE(tag)
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/printable.h"
+#include "base/threads/thread_order.h"
 #include "proto/tls/tls_identity.h"
 
 static grpc_ssl_certificate_config_reload_status fetch(void *context, grpc_ssl_server_certificate_config **out) {
@@ -39,7 +40,7 @@ grpc_server_credentials *credentials_of_server(struct server_certificates *certi
 
 enum { DETAILS_MAX = 768 };
 
-// Owned by gRPC through `external.destruct`.
+// Owned by gRPC through `external.destruct`. gRPC calls `verify` and `destruct` in whichever thread runs its closures.
 struct name_check {
     grpc_tls_certificate_verifier_external external;
     grpc_tls_certificate_verifier *host_check; // NULL: `patterns` decide
@@ -94,9 +95,11 @@ static int verify(void *context, check_request *request, grpc_tls_on_custom_veri
                   grpc_status_code *status, char **details) {
     const struct name_check *check = context;
     (void)callback, (void)callback_arg;
+    THREAD_TAKE(context);
     bool expected = is_expected(check, request);
     *status = expected ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
     *details = expected ? NULL : describe(check, request);
+    THREAD_HAND_OVER(context);
     return 1; // done
 }
 
@@ -106,6 +109,7 @@ static void cancel(void *context, check_request *request) {
 
 static void destruct(void *context) {
     struct name_check *check = context;
+    THREAD_TAKE(check);
     if (check->host_check) {
         grpc_tls_certificate_verifier_release(check->host_check);
     }
@@ -124,6 +128,7 @@ static grpc_tls_certificate_verifier *create_name_check(const char *patterns) {
     check->patterns = copy;
     check->host_check = patterns ? NULL : grpc_tls_certificate_verifier_host_name_create();
     check->external = (grpc_tls_certificate_verifier_external){check, verify, cancel, destruct};
+    THREAD_HAND_OVER(check);
     return grpc_tls_certificate_verifier_external_create(&check->external);
 }
 
