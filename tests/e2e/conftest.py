@@ -1,10 +1,12 @@
-"""Fixtures and markers. EXPERTD_TEST_BUILD names the build folder under test (build, build-asan, build-tsan). With EXPERTD_TEST_FULL
-the markers `release` and `share` have no effect."""
+"""Fixtures and markers. EXPERTD_TEST_BUILD names the build folder under test (build, build-asan, build-tsan). With EXPERTD_TEST_SHARE=N
+a test of at least four cases runs one in N, but at least two; EXPERTD_TEST_SEED selects which. With EXPERTD_TEST_FULL neither that
+nor the markers `release` and `share` have any effect."""
 
 import collections
 import functools
 import os
 import signal
+import zlib
 
 import numpy as np
 import pytest
@@ -27,23 +29,36 @@ LONGEST = ("test_overload", "test_device", "test_device_faults", "test_tuning", 
            "test_lifecycle", "test_invariance_matrix", "test_placement")
 
 
-def runs_in_sanitizer_builds(item, seen):
-    """Applies the markers `release` and `share`. seen: the number of cases of each test so far."""
-    share = item.get_closest_marker("share")
-    if item.get_closest_marker("release"):
+def takes_case(test, number, share):
+    """Does the case with this number run? One of each `share` cases does, which depends on the seed."""
+    seed = os.environ.get("EXPERTD_TEST_SEED", "0")
+    return number % share == zlib.crc32(f"{seed} {test} {number // share}".encode()) % share
+
+
+def share_of(item, cases):
+    """N: one in N of the test's cases runs."""
+    share = min(int(os.environ.get("EXPERTD_TEST_SHARE", "1")), max(cases // 2, 1))
+    marker = item.get_closest_marker("share")
+    return max(share, marker.args[0]) if paths.SANITIZER and marker else share
+
+
+def runs(item, cases, seen):
+    """Applies EXPERTD_TEST_SHARE, and in sanitizer builds the markers `release` and `share`. cases, seen: the number of cases of each
+    test in all, and of those before this one."""
+    test = item.nodeid.split("[")[0]
+    if paths.SANITIZER and item.get_closest_marker("release"):
         return False
-    seen[item.originalname] += 1
-    return not share or (seen[item.originalname] - 1) % share.args[0] == 0
+    seen[test] += 1
+    return takes_case(test, seen[test] - 1, share_of(item, cases[test]))
 
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
-    if paths.SANITIZER and not os.environ.get("EXPERTD_TEST_FULL"):
-        seen, taken = collections.Counter(), []
-        for item in items:
-            taken += [item] if runs_in_sanitizer_builds(item, seen) else []
-        config.hook.pytest_deselected(items=[item for item in items if item not in taken])
-        items[:] = taken
+    if not os.environ.get("EXPERTD_TEST_FULL"):
+        cases, seen = collections.Counter(item.nodeid.split("[")[0] for item in items), collections.Counter()
+        taken = {item: runs(item, cases, seen) for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if not taken[item]])
+        items[:] = [item for item in items if taken[item]]
 
 
 def pytest_report_header():

@@ -190,7 +190,7 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
 }
 
 static void n_major_sums_are_the_contracts(const struct kernel_backend *backend) {
-    struct random random = {1618};
+    struct random random = {share_start(1618)};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
         if (backend->f32.n_major && FIRST_WITH(backend, f32.n_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_F32, false);
@@ -205,7 +205,7 @@ static void n_major_sums_are_the_contracts(const struct kernel_backend *backend)
 }
 
 static void k_major_sums_are_the_contracts(const struct kernel_backend *backend) {
-    struct random random = {2718};
+    struct random random = {share_start(2718)};
     for (size_t i = 0; i < share_of(CASES_OF(K_MAJOR_ROUNDS)); i++) {
         if (backend->f32.k_major && FIRST_WITH(backend, f32.k_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_F32, true);

@@ -134,7 +134,7 @@ static void check_shape(struct random *random, const struct shape *shape) {
 static void check_backend(const struct kernel_backend *backend) {
     assert_false(err_is(expertd_kernel_select(backend->name)));
     static const size_t K[] = {0, 1, 2, 7, 64, 131, 259, 515, 1031}, N[] = {0, 1, 17, 64, 65, 128, 200};
-    struct random random = {2024};
+    struct random random = {share_start(2024)};
     for (int i = 0; i < (int)share_of(CASES_OF(160)); i++) {
         struct shape shape = {
             .dtype = i % 2 ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16,
@@ -167,7 +167,7 @@ static void check_schedule(struct product *p, const struct expertd_matmul_schedu
 static void no_schedule_changes_a_bit(void **state) {
     (void)state;
     static const struct expertd_matmul_schedule EXTREMES[] = {{48, 1, 1}, {48, 64 << 20, 1024}, {240, 1, 1024}, {53, 4096, 3}};
-    struct random random = {5};
+    struct random random = {share_start(5)};
     for (int i = 0; i < (int)share_of(CASES_OF(60)); i++) {
         struct shape shape = {.dtype = i % 2 ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16,
                               .values = (enum values)random_below(&random, VALUES_COUNT),

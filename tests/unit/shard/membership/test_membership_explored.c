@@ -384,7 +384,7 @@ static uint64_t next_random(uint64_t *state) {
 // Long ways, not every one: any step at any time, then rest.
 static void random_walks_of_every_kind_of_event_come_to_rest(void **state) {
     (void)state;
-    size_t first = 0, walks = share_of(12000);
+    size_t first = share_first(12000), walks = share_of(12000);
     for (size_t walk = first; walk < first + walks; walk++) {
         uint64_t random = 0x9e3779b97f4a7c15u * (walk + 1);
         X.walk = walk + 1;

@@ -455,7 +455,7 @@ static void assert_covered(const struct cluster *c) {
 // Random roles, memory and loads: the target respects every limit, and repeated steps come to rest with every expert covered.
 static void random_clusters_come_to_rest_covered_and_within_their_memory(void **state) {
     (void)state;
-    uint64_t random = 7;
+    uint64_t random = share_start(7);
     for (size_t round = 0; round < share_of(1500); round++) {
         uint32_t members = 2 + (uint32_t)(next_random(&random) % 10), experts = 1 + (uint32_t)(next_random(&random) % 130);
         uint32_t layers = 1 + (uint32_t)(next_random(&random) % LAYERS_MAX), copies = 1 + (uint32_t)(next_random(&random) % 3);
