@@ -98,6 +98,15 @@ static bool has(const struct addresses *addresses, const char *address) {
     return false;
 }
 
+static void log_unlisted(const struct front *front, uint32_t member) {
+    char name[2 * OPTIONS_HOST_MAX], address[2 * MEMBER_ADDRESS_MAX];
+    const struct options_host *host = &front->hosts[front->notes[member].host];
+    log_line(LOG_LEVEL_INFO, "shard_unlisted",
+             "shard=%u address=%s name=%s message=\"the name no longer has this address: it is used while it is connected\"",
+             member, log_quote(front->membership.members[member].address, address, sizeof address),
+             log_quote(host->address, name, sizeof name));
+}
+
 // Brings the membership up to date with the addresses of one name.
 static void apply(struct front *front, uint32_t host, const struct addresses *addresses) {
     for (size_t i = 0; i < addresses->count; i++) {
@@ -107,6 +116,7 @@ static void apply(struct front *front, uint32_t host, const struct addresses *ad
         const struct member *member = &front->membership.members[i];
         if (member->is_used && member->is_listed && front->notes[i].host == (int16_t)host && !has(addresses, member->address)) {
             struct membership_event event = {.kind = MEMBERSHIP_UNLIST, .member = i};
+            log_unlisted(front, i);
             front_event(front, &event);
         }
     }

@@ -1,5 +1,5 @@
-// Lets expensive tests run a share of their cases. ./check runs shares, which its seed selects; ./check --full and a program that is run
-// by hand run all cases.
+// Lets expensive tests run a share of their cases. ./check runs shares, which its seed selects; ./check --full and a program that
+// is run by hand run all cases.
 #ifndef EXPERTD_TESTS_UNIT_SHARE_H
 #define EXPERTD_TESTS_UNIT_SHARE_H
 
@@ -38,8 +38,8 @@ static inline uint64_t share_start(uint64_t start) {
     return test_share() == 1 ? start : start + 1000003 * (uint64_t)test_seed();
 }
 
-// For enumerated cases: should the next one run? One of each N does, at a place that looks random, so that loops with a multiple of N
-// steps do not meet the same cases. The counter spans the whole program, so that backends skip different cases.
+// For enumerated cases: should the next one run? One of each N does, at a place that looks random, so that loops with a multiple of
+// N steps do not meet the same cases. The counter spans the whole program, so that backends skip different cases.
 static inline int takes_case(void) {
     static size_t next;
     size_t share = test_share(), at = next++;

@@ -232,6 +232,9 @@ def test_a_kernel_that_does_not_end_takes_the_service_out(golden, device, after)
         assert f"{TIMEOUT_MS} ms" in lost(client, **fields)
         planter.daemon.wait_for("device_lost")
         assert planter.daemon.get("/health/ready") == (503, "device lost\n")
-        begun = time.monotonic()
-        assert "does not end" in lost(client, **fields)
-        assert time.monotonic() - begun < TIMEOUT_MS / 1000
+        seconds = []
+        for _ in range(5):
+            begun = time.monotonic()
+            assert "does not end" in lost(client, **fields)
+            seconds.append(time.monotonic() - begun)
+        assert min(seconds) < TIMEOUT_MS / 1000  # at once: a busy machine delays some, a wait for the timeout all
