@@ -87,6 +87,10 @@ static FALLIBLE compute(struct computation *c, const struct rank_piece *piece, s
     struct shard_service *service = c->service;
     struct rank_batch *batch = c->session->batch;
     TRY(check_served(c, piece));
+    if (piece->rows * piece->row_bytes > RESULT_BYTES_MAX) {
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a piece with %zu result rows of %zu bytes: at most %d bytes, divide it", piece->rows,
+             piece->row_bytes, RESULT_BYTES_MAX);
+    }
     struct rpc_buffer *rows = rpc_buffer_take(service->server, piece->rows * piece->row_bytes);
     if (!rows) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu result rows of %zu bytes", piece->rows, piece->row_bytes);
