@@ -178,8 +178,8 @@ static void compute_next(struct shard_service *service, struct shard_session *se
     pthread_mutex_lock(&service->mutex);
 }
 
-void *compute_thread_main(void *context) {
-    struct shard_service *service = context;
+void *compute_thread_main(void *argument) {
+    struct shard_service *service = argument;
     pthread_mutex_lock(&service->mutex);
     while (!service->stopping) {
         struct shard_session *session = next_session(service);
