@@ -401,6 +401,8 @@ static FALLIBLE create_server(struct app *app) {
                               .tls = tls_of(app)};
     if (app->shard) {
         rpc.plane = RPC_PLANE_SHARD;
+        rpc.max_transport_bytes = rpc_transport_bytes(&rpc); // for more fronts and streams than the smaller messages would allow
+        rpc.max_message_bytes = o->max_message_bytes < SHARD_MESSAGE_MAX ? o->max_message_bytes : SHARD_MESSAGE_MAX;
         rpc.handler = shard_handler(app->shard, rpc.handler);
     }
     TRY(rpc_create(&rpc, &app->rpc));

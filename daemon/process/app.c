@@ -84,6 +84,9 @@ static void begin_serving(struct app *app) {
         admin_ready(app->admin, &admin);
     }
     health_set_model(app->health, loaded->model.name);
+    if (app->shard) {
+        health_set_model(app->health, "expertd.shard.v1.Shard");
+    }
     health_set_serving(app->health, true);
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "ready", "model=%s layers=%zu", log_quote(loaded->model.name, quoted, sizeof quoted),

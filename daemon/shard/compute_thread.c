@@ -87,6 +87,10 @@ static FALLIBLE compute(struct computation *c, const struct rank_piece *piece, s
     struct shard_service *service = c->service;
     struct rank_batch *batch = c->session->batch;
     TRY(check_served(c, piece));
+    if (piece->rows * piece->row_bytes > RESULT_BYTES_MAX) {
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a piece with %zu result rows of %zu bytes: at most %d bytes, divide it", piece->rows,
+             piece->row_bytes, RESULT_BYTES_MAX);
+    }
     struct rpc_buffer *rows = rpc_buffer_take(service->server, piece->rows * piece->row_bytes);
     if (!rows) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu result rows of %zu bytes", piece->rows, piece->row_bytes);
@@ -174,8 +178,8 @@ static void compute_next(struct shard_service *service, struct shard_session *se
     pthread_mutex_lock(&service->mutex);
 }
 
-void *compute_thread_main(void *context) {
-    struct shard_service *service = context;
+void *compute_thread_main(void *argument) {
+    struct shard_service *service = argument;
     pthread_mutex_lock(&service->mutex);
     while (!service->stopping) {
         struct shard_session *session = next_session(service);

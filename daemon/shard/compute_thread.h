@@ -4,6 +4,6 @@
 
 #include "daemon/shard/shard_types.h"
 
-void *compute_thread_main(void *service); // until service->stopping
+void *compute_thread_main(void *argument); // argument: the service. Runs until service->stopping
 
 #endif

@@ -46,10 +46,10 @@ static FALLIBLE take_hello(struct shard_stream *stream, const struct shard_reque
     struct shard_session *session;
     TRY(session_create(service, hello->instance, hello->version, &session));
     TRY(connect_front(stream, session, hello->asks_lease));
-    char version[2 * VERSION_MAX];
-    log_line(LOG_LEVEL_INFO, "front_connected", "front=%016" PRIx64 " peer=%s version=%s lease=%s", hello->instance,
-             rpc_call_peer(stream->rpc), log_quote(session->version, version, sizeof version),
-             hello->asks_lease ? "asked" : "none");
+    char version[2 * VERSION_MAX], names[RPC_IDENTITY_MAX], quoted[2 * RPC_IDENTITY_MAX];
+    log_line(LOG_LEVEL_INFO, "front_connected", "front=%016" PRIx64 " peer=%s names=%s version=%s lease=%s", hello->instance,
+             rpc_call_peer(stream->rpc), log_quote(rpc_call_identity(stream->rpc, names), quoted, sizeof quoted),
+             log_quote(stream->session->version, version, sizeof version), hello->asks_lease ? "asked" : "none");
     return OK;
 }
 

@@ -7,6 +7,8 @@
 #include "daemon/shard/session.h"
 #include "shard/catalogue/bits.h"
 
+#define LATE_NS (2 * (int64_t)NS_PER_S)
+
 uint32_t housekeeping_loading(const struct shard_service *service, uint64_t *bytes) {
     const struct holder *holder = &service->holder;
     uint32_t count = 0;
@@ -20,16 +22,20 @@ uint32_t housekeeping_loading(const struct shard_service *service, uint64_t *byt
     return count;
 }
 
-static void hear_fronts(struct shard_service *service, int64_t now_ns) {
+// A late tick means that this process did not run, so it heard nobody: the silence does not count.
+static void hear_fronts(struct shard_service *service, int64_t now_ns, bool is_late) {
     struct shard_session *session;
     TAILQ_FOREACH(session, &service->sessions, link) {
+        if (is_late) {
+            atomic_store(&session->heard_ns, now_ns);
+        }
         holder_heard(&service->holder, session->number, atomic_load(&session->heard_ns));
     }
     holder_tick(&service->holder, now_ns);
     session_holder_changed(service);
 }
 
-// Fronts are told while experts are being loaded, and once when that ends. True: there is something to log.
+// Fronts are told while experts are being loaded, and once after the last. True: there is something to tell, and to log.
 static bool measure_progress(struct shard_service *service, int64_t now_ns) {
     struct shard_progress *progress = &service->progress;
     const uint64_t bytes = service->loaded_bytes - service->loaded_bytes_seen;
@@ -41,9 +47,9 @@ static bool measure_progress(struct shard_service *service, int64_t now_ns) {
     }
     service->loaded_bytes_seen = service->loaded_bytes;
     service->progress_ns = now_ns;
-    const bool told = was_loading || progress->loading > 0;
-    progress->version += told;
-    return told || bytes > 0;
+    const bool is_due = was_loading || progress->loading > 0 || bytes > 0;
+    progress->version += is_due;
+    return is_due;
 }
 
 int64_t housekeeping_tick(struct shard_service *service, int64_t now_ns) {
@@ -53,9 +59,10 @@ int64_t housekeeping_tick(struct shard_service *service, int64_t now_ns) {
     if (now_ns < service->tick_ns) {
         return service->tick_ns;
     }
+    const bool is_late = now_ns - service->tick_ns > LATE_NS;
     service->tick_ns = clock_add_ns(now_ns, NS_PER_S);
     pthread_mutex_lock(&service->mutex);
-    hear_fronts(service, now_ns);
+    hear_fronts(service, now_ns, is_late);
     const bool loads = measure_progress(service, now_ns);
     const struct shard_progress progress = service->progress;
     const uint64_t used = service->holder.bytes_used, count = service->count.loads;

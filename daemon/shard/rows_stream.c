@@ -90,6 +90,7 @@ void rows_stream_message(struct shard_stream *stream, struct rpc_buffer *message
         rpc_buffer_release(stream->service->server, message);
     } else {
         piece->message = message;
+        piece->message_bytes = message->length;
         put(stream->session, piece);
     }
     if (err_is(e)) {

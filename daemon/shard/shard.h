@@ -20,6 +20,9 @@ FALLIBLE shard_create(const struct shard_options *options, struct shard_service 
 const struct rpc_handler *shard_handler(struct shard_service *service, const struct rpc_handler *rest);
 void shard_attach(struct shard_service *service, struct rpc_server *server); // after rpc_create; borrowed
 
+// Of a front. Fronts divide batches into pieces of some 256 KiB; a bound near that keeps the memory small that a hostile one takes.
+enum { SHARD_MESSAGE_MAX = 8 << 20 };
+
 // Memory that shard_ready reserves, and that max_fronts fronts use.
 uint64_t shard_bytes(const struct shard_backend *backend, uint32_t max_fronts);
 // Starts the threads "compute" and "load-N". Once, any thread. EXPERTD_ERR_NOMEM, EXPERTD_ERR_UNAVAILABLE, EXPERTD_ERR_CHECKPOINT:

@@ -38,7 +38,8 @@ static void exchange(struct piece *a, struct piece *b) {
 }
 
 void piece_queue_put(struct piece_queue *queue, struct piece *piece) {
-    INVARIANT(piece_queue_has_space(queue));
+    INVARIANT(queue->count < PIECES_MAX);
+    queue->bytes += piece->message_bytes;
     exchange(slot(queue, queue->count++), piece);
 }
 
@@ -49,6 +50,7 @@ unsigned piece_queue_drop(struct piece_queue *queue, uint64_t batch, struct rpc_
         if (piece->request.batch < batch) {
             dropped[count++] = piece->message;
             piece->message = NULL;
+            queue->bytes -= piece->message_bytes;
         } else {
             exchange(slot(queue, kept++), piece);
         }
@@ -66,6 +68,7 @@ struct piece *piece_queue_begin(struct piece_queue *queue) {
 void piece_queue_end(struct piece_queue *queue) {
     INVARIANT(queue->computing && !slot(queue, 0)->message);
     queue->computing = false;
+    queue->bytes -= slot(queue, 0)->message_bytes;
     queue->first = (queue->first + 1) % PIECES_MAX;
     queue->count--;
 }

@@ -9,18 +9,23 @@
 
 struct rpc_buffer;
 
-enum { PIECES_MAX = 4 }; // one that is computed, and three that have arrived meanwhile
+enum {
+    PIECES_MAX = 4,            // one that is computed, and three that have arrived meanwhile
+    PIECE_BYTES_MAX = 4 << 20, // of their messages, before the last one
+};
 
 struct piece {
     struct rows_request request;    // its lists are the two below
     uint32_t *groups, *hidden_rows; // owned by the slot
     struct rpc_buffer *message;     // owned; NULL: released
-    size_t hidden_first;            // offset of the hidden rows in the message
+    size_t message_bytes;
+    size_t hidden_first; // offset of the hidden rows in the message
 };
 
 struct piece_queue {
     struct piece slots[PIECES_MAX];
     unsigned first, count;
+    size_t bytes;   // of their messages
     bool computing; // the first one
 };
 
@@ -30,7 +35,7 @@ FALLIBLE piece_queue_init(struct piece_queue *queue, size_t groups_max, size_t r
 void piece_queue_deinit(struct piece_queue *queue, void (*release)(void *context, struct rpc_buffer *message), void *context);
 
 static inline bool piece_queue_has_space(const struct piece_queue *queue) {
-    return queue->count < PIECES_MAX;
+    return queue->count < PIECES_MAX && queue->bytes < PIECE_BYTES_MAX;
 }
 
 // Appends a piece: *piece gets the slot's former lists in exchange for its own. There is space.

@@ -11,7 +11,7 @@ struct rpc_buffer;
 
 enum {
     RESULTS_MAX = 4,
-    RESULT_BYTES_MAX = 16 << 20, // of all results of a front; a single one may have more
+    RESULT_BYTES_MAX = 16 << 20, // of all results of a front
     PART_BYTES = 1 << 20,        // of result rows in a message, at most, unless a row has more
 };
 
@@ -32,7 +32,8 @@ struct result_queue {
     uint64_t bytes; // of all rows
 };
 
-// May a result of so many bytes be computed? One that is larger than RESULT_BYTES_MAX only if no other waits.
+// May a result of so many bytes be computed now? One that is larger than RESULT_BYTES_MAX, which becomes an error, if no other
+// waits.
 bool result_queue_has_space(const struct result_queue *queue, uint64_t bytes);
 void result_queue_put(struct result_queue *queue, const struct result *result); // there is space
 

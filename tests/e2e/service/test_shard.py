@@ -141,8 +141,8 @@ def test_two_fronts_use_the_same_experts_and_one_places_them(start_shard, connec
     first.assign({layer.layer: [0, 1]})
     for front in (first, second):
         front.wait_ready({layer.layer: [0, 1]})
-    assert second.states()[layer.layer, 3][0] == "UNSPECIFIED"
-    assert {key: first.states()[key] for key in first.states()} == {key: value for key, value in second.states().items() if key[1] != 3}
+    second.wait_states("UNSPECIFIED", {layer.layer: [3]})
+    assert first.states() == {cell: state for cell, state in second.states().items() if cell != (layer.layer, 3)}
     hidden = hidden_of(layer, 6)
     wanted = first.compute(layer.layer, {0: [0, 1], 1: [2]}, hidden)
     for _ in range(5):
@@ -237,6 +237,16 @@ def test_an_expert_that_cannot_be_loaded_is_told_with_its_file(start_shard, conn
     event = shard.wait_for("expert_failed")
     assert event["expert"] == "1" and broken.name in event["message"]
     assert shard.metric("expertd_shard_load_failures_total") == 1
+
+
+def test_load_progress_is_told_and_logged(start_shard, connect):
+    shard = start_shard()
+    layer, front = layer_of(shard), connect(shard)
+    front.assign({layer.layer: [0, 1, 2]})
+    progress = front.control.wait(lambda messages: [m.progress for m in messages if m.HasField("progress") and m.progress.loading == 0])[-1]
+    assert progress.bytes_left == 0 and progress.bytes_per_second > 0
+    event = shard.wait_for("experts")
+    assert int(event["loaded"]) <= 3 and int(event["used_bytes"]) > 0
 
 
 def test_callers_are_told_who_answers_them(start_shard, start_daemon, case):

@@ -62,6 +62,7 @@ def stub(shard):
 def victim(shard, identity, good):
     """A front whose streams a test spoils."""
     front = Front(shard.channel(tcp=True), identity, lease=False)
+    front.compute(1, ROWS, HIDDEN)  # its rows stream has shown the token
     yield front
     front.close()
 
@@ -210,7 +211,7 @@ def test_the_token_may_come_with_the_first_piece(good, shard, identity):
 
 
 def piece(**fields):
-    usual = {"batch": 1, "epoch": 1, "layer": 1, "groups": [0, 2], "hidden_rows": [0, 1], "row_bytes": 512, "hidden": HIDDEN[:2].tobytes()}
+    usual = {"batch": 10, "epoch": 1, "layer": 1, "groups": [0, 2], "hidden_rows": [0, 1], "row_bytes": 512, "hidden": HIDDEN[:2].tobytes()}
     return shard_pb.RowsRequest(**(usual | fields))
 
 
@@ -229,30 +230,34 @@ def piece(**fields):
     ({"first_row": 5}, "INVALID"),
     ({"first_hidden": 0xffffffff}, "INVALID"),
     ({"groups": [5, 2]}, "SHARD_LOST"),
+    ({"groups": [0, 16384], "hidden_rows": [0] * 16384}, None),  # 8 MiB of results
 ])
 def test_a_piece_that_fits_nothing_costs_its_batch(victim, fields, reason):
-    victim.batch = 1
+    victim.batch = 10
     victim.rows.send(piece(**fields))
-    error = victim.answers(1, 1)[-1].error
+    if reason is None:
+        assert sum(answer.rows for answer in victim.answers(10, 16384)) == 16384
+        return
+    error = victim.answers(10, 1)[-1].error
     assert error.reason == reason and error.message
     victim.rows.send(piece(first_row=2, first_hidden=2))  # needs no answer
     assert len(victim.compute(1, ROWS, HIDDEN)) == 3
-    assert all(message.batch != 1 for message in victim.rows.messages[1:])
+    assert [message.batch for message in victim.rows.messages].count(10) == 1
 
 
 def test_a_batch_keeps_its_epoch_and_layer(victim):
-    for batch, change in ((1, {"epoch": 2}), (2, {"layer": 2}), (3, {"epoch": 0})):
+    for batch, change in ((11, {"epoch": 2}), (12, {"layer": 2}), (13, {"epoch": 0})):
         victim.rows.send(piece(batch=batch))
         victim.rows.send(piece(batch=batch, first_row=2, first_hidden=2, **change))
         assert victim.answers(batch, 4)[-1].error.reason == "INVALID"
-    victim.rows.send(piece(batch=2))  # an old batch: no answer
-    victim.batch = 3
+    victim.rows.send(piece(batch=12))  # an old batch: no answer
+    victim.batch = 13
     assert len(victim.compute(1, ROWS, HIDDEN)) == 3
 
 
 @pytest.mark.parametrize("fields", [
     {"hidden": b"odd"}, {"row_bytes": 0}, {"groups": [0]}, {"token": bytes(16)}, {"batch": 0},
-    {"hidden_rows": [0] * 400000}, {"groups": list(range(200)) * 2},
+    {"hidden_rows": [0] * 400000}, {"groups": list(range(200)) * 2}, {"hidden": bytes(9 << 20)},
 ])
 def test_a_malformed_piece_ends_its_session(victim, fields):
     victim.rows.send(piece(**fields))
@@ -275,7 +280,7 @@ def test_half_a_message_ends_with_its_connection(good, shard, stub, identity):
     control = Stream(stub.Control)
     control.send(hello(identity, lease=False))
     token = control.wait(lambda messages: messages[0].hello.rows_token if messages else None)
-    whole = piece(batch=2).SerializeToString()
+    whole = piece(batch=11).SerializeToString()
     before = shard.memory()["fds"]
     with http2.Peer(shard.socket) as peer:
         rows = peer.open("/expertd.shard.v1.Shard/Rows")

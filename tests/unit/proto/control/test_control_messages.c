@@ -54,6 +54,31 @@ static struct describe_response description(void) {
                                       .placement_epoch = 12};
 }
 
+static void a_shard_describes_what_it_holds(void **state) {
+    (void)state;
+    struct describe_layer layers[] = {{.layer = 3, .num_experts = 64, .experts_held = 17}};
+    struct describe_model model = {.name = "m", .layers = layers, .num_layers = 1};
+    struct describe_response got,
+        sent = {.models = &model,
+                .num_models = 1,
+                .is_shard = true,
+                .shard = {
+                    .bytes_used = UINT64_C(1) << 40, .bytes_max = UINT64_C(1) << 41, .fronts = 2, .loading = 5, .draining = true}};
+    struct describe_reply *owner;
+    struct proto_bytes bytes;
+    assert_ok(proto_encode_describe_response(&sent, &bytes));
+    assert_ok(proto_decode_describe_response(bytes.data, bytes.length, &got, &owner));
+    free(bytes.data);
+    assert_true(got.is_shard);
+    assert_true(got.shard.bytes_used == UINT64_C(1) << 40);
+    assert_true(got.shard.bytes_max == UINT64_C(1) << 41);
+    assert_int_equal(got.shard.fronts, 2);
+    assert_int_equal(got.shard.loading, 5);
+    assert_true(got.shard.draining);
+    assert_int_equal(got.models[0].layers[0].experts_held, 17);
+    describe_reply_free(owner);
+}
+
 static void description_round_trips(void **state) {
     (void)state;
     struct describe_response sent = description(), got;
@@ -69,6 +94,7 @@ static void description_round_trips(void **state) {
     assert_int_equal(got.max_inflight, 8);
     assert_string_equal(got.server_version, "0.1.0");
     assert_int_equal(got.placement_epoch, 12);
+    assert_false(got.is_shard);
     assert_int_equal(got.num_features, 2);
     assert_string_equal(got.features[1], "stream");
     assert_int_equal(got.num_hidden_dtypes, 3);
@@ -234,6 +260,7 @@ static void serving_status_of_a_newer_daemon_is_unknown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(description_round_trips),
+        cmocka_unit_test(a_shard_describes_what_it_holds),
         cmocka_unit_test(every_field_of_a_layer_round_trips),
         cmocka_unit_test(description_without_models_round_trips),
         cmocka_unit_test(damaged_description_is_refused_without_a_leak),

@@ -118,6 +118,24 @@ static void the_piece_that_is_computed_stays(void **state) {
     deinit(f);
 }
 
+static void a_large_message_is_the_last_one(void **state) {
+    (void)state;
+    struct fixture *f = make();
+    struct rpc_buffer *dropped[PIECES_MAX];
+    f->piece.message_bytes = PIECE_BYTES_MAX;
+    put(f, 1, 0);
+    assert_false(piece_queue_has_space(&f->queue));
+    assert_int_equal(piece_queue_drop(&f->queue, 2, dropped), 1);
+    assert_true(piece_queue_has_space(&f->queue));
+    f->piece.message_bytes = PIECE_BYTES_MAX + 1;
+    put(f, 2, 1);
+    assert_false(piece_queue_has_space(&f->queue));
+    compute(f, 2, 1);
+    assert_true(piece_queue_has_space(&f->queue));
+    assert_int_equal(f->queue.bytes, 0);
+    deinit(f);
+}
+
 static void what_waits_at_the_end_is_released(void **state) {
     (void)state;
     struct fixture *f = make();
@@ -134,6 +152,7 @@ int main(void) {
         cmocka_unit_test(pieces_come_out_in_order_and_the_queue_is_bounded),
         cmocka_unit_test(a_later_batch_drops_waiting_pieces_of_earlier_ones),
         cmocka_unit_test(the_piece_that_is_computed_stays),
+        cmocka_unit_test(a_large_message_is_the_last_one),
         cmocka_unit_test(what_waits_at_the_end_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
