@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/suggest.h"
 #include "expert/architecture/architecture_layers.h"
-#include "expert/architecture/architecture_table.h"
+#include "expert/architecture/architecture_row.h"
 #include "expert/config/config.h"
 
-// The names that one setting has in different models. Every model is searched for all of them: some are published with either name.
+// The names that one setting has in different models. Of E and H every name counts for every model, because the tensors' shapes
+// must agree with the value. Of K, the groups and the flag only the row's own names count: see own_keys.
 static const char *const EXPERT_KEYS[] = {"num_experts",     "num_local_experts",          "n_routed_experts",
                                           "moe_num_experts", "ffn_config.moe_num_experts", NULL};
 static const char *const TOP_K_KEYS[] = {
@@ -28,134 +28,13 @@ static const char *const JITTER_KEYS[] = {"router_jitter_noise", NULL};
 static const char *const *const ROUTING_SETTINGS[] = {EXPERT_KEYS, TOP_K_KEYS, GROUP_KEYS, TOP_GROUP_KEYS, NULL};
 
 enum {
-    WIDTH_MAX = 1 << 20,   // of hidden rows and experts: far above all models, far below an overflow
-    MODEL_TYPES_MAX = 256, // names in the table of served models
+    WIDTH_MAX = 1 << 20, // of hidden rows and experts: far above all models, far below an overflow
 };
+
+static const char CLASS_DEFAULT[] = "the default of its configuration class";
 
 static const float ALPHA_DEFAULT = 1.702f, LIMIT_DEFAULT = 7.0f; // gpt-oss's defaults: early configurations omit them
 static const float JITTER_DEFAULT = 0.01f;                       // PhiMoE's default
-
-// ---- finding the row ----
-
-// names: ends with NULL.
-static bool is_among(const char *const *names, const char *name) {
-    for (size_t i = 0; names[i]; i++) {
-        if (strcmp(names[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static const struct architecture *find_among(const struct architecture *rows, size_t count, const char *name, bool is_class) {
-    for (size_t i = 0; i < count; i++) {
-        if (is_among(is_class ? rows[i].classes : rows[i].model_types, name)) {
-            return &rows[i];
-        }
-    }
-    return NULL;
-}
-
-static const struct architecture *find_by_name(const char *name, bool is_class) {
-    const struct architecture *served = find_among(ARCHITECTURES, ARCHITECTURE_COUNT, name, is_class);
-    return served ? served : find_among(ARCHITECTURES_REFUSED, ARCHITECTURE_REFUSED_COUNT, name, is_class);
-}
-
-// The class takes precedence over model_type, because Ling's two generations have one model_type. The classes of multimodal models
-// are mostly unknown: then the text model's type is tried, then the top one.
-static FALLIBLE find_row(const struct config *config, const struct architecture **row, const char *names[2]) {
-    static const char *const CLASSES[] = {"architectures", NULL}, *const TYPES[] = {"model_type", NULL};
-    bool found;
-    size_t count;
-    *row = NULL;
-    TRY(config_list(config, CLASSES[0], "class names", &count));
-    if (count > 0) {
-        TRY(config_string_at(config, CLASSES, 0, &names[0], &found));
-        *row = found ? find_by_name(names[0], true) : NULL;
-    }
-    const struct config *const CONFIGS[] = {config_text(config), config};
-    for (size_t i = 0; i < 2 && !*row; i++) {
-        const char *type;
-        TRY(config_string(CONFIGS[i], TYPES, &type, &found));
-        if (found) {
-            names[1] = names[1] ? names[1] : type;
-            *row = find_by_name(type, false);
-        }
-    }
-    return OK;
-}
-
-// The served model type whose name is closest to `name`; NULL: none is close.
-static const char *nearest_model_type(const char *name) {
-    const char *known[MODEL_TYPES_MAX];
-    size_t count = 0;
-    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
-        for (const char *const *type = ARCHITECTURES[i].model_types; *type; type++) {
-            INVARIANT(count < MODEL_TYPES_MAX);
-            known[count++] = *type;
-        }
-    }
-    return suggest_word(name, strlen(name), known, count);
-}
-
-// A file that was saved in the place of config.json is another JSON object, often an error of the hub.
-static err_t no_model(const struct config *config) {
-    char text[64];
-    bool error = config_value_text(config, "error", text, sizeof text) || config_value_text(config, "message", text, sizeof text);
-    return err_record(
-        EXPERTD_ERR_CHECKPOINT, NULL,
-        "%s: model_type and architectures are missing, so that it is no model's configuration%s%s%s: download the model's "
-        "own config.json",
-        config_path(config), error ? " (it says: " : "", error ? text : "", error ? ")" : "");
-}
-
-static err_t unknown(const struct config *config, const char *const names[2]) {
-    if (!names[0] && !names[1]) {
-        return no_model(config);
-    }
-    const char *type = names[1] ? names[1] : "", *nearest = nearest_model_type(type);
-    return err_record(EXPERTD_ERR_CHECKPOINT, NULL,
-                      "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"): %s%s%sdocs/models.md lists the served ones",
-                      config_path(config), type, names[0] ? names[0] : "", nearest ? "the nearest served one is " : "",
-                      nearest ? nearest : "", nearest ? "; " : "");
-}
-
-// transformers goes by model_type, other programs by the class: where both are known, they must mean one model.
-static FALLIBLE check_type(const struct config *config, const struct architecture *row, const char *class) {
-    static const char *const TYPES[] = {"model_type", NULL};
-    const struct config *const CONFIGS[] = {config_text(config), config};
-    for (size_t i = 0; i < 2 && class && find_by_name(class, true) == row; i++) {
-        const char *type;
-        bool found;
-        TRY(config_string(CONFIGS[i], TYPES, &type, &found));
-        bool same = !found || is_among(row->model_types, type) || is_among(row->shared_types, type);
-        if (!same && find_by_name(type, false)) {
-            return config_refuse(CONFIGS[i], TYPES, CONFIG_WHOLE,
-                                 ", but architectures[0] is %s, which is %s: the two are different models", class,
-                                 row->model_types[0]);
-        }
-    }
-    return OK;
-}
-
-FALLIBLE architecture_find(const struct config *config, const struct architecture **out) {
-    const char *names[2] = {NULL, NULL}; // the first of architectures, model_type
-    const struct architecture *row;
-    TRY(find_row(config, &row, names));
-    if (!row) {
-        return unknown(config, names);
-    }
-    if (row->refusal) {
-        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not served: %s", config_path(config), row->model_types[0], row->refusal);
-    }
-    TRY(check_type(config, row, names[0]));
-    *out = row;
-    return OK;
-}
-
-const char *architecture_model_type(const struct architecture *architecture) {
-    return architecture->model_types[0];
-}
 
 // ---- values that require a computation that the row does not have ----
 
@@ -272,6 +151,65 @@ static FALLIBLE need_size(const struct config *config, const char *const *keys, 
     return found ? OK : config_missing(config, keys, layer, "an integer from 1 to %u", max);
 }
 
+enum { KEYS_MAX = 8 };
+
+// The names of a setting that count for one model.
+struct keys {
+    const char *at[KEYS_MAX]; // ends with NULL
+};
+
+// names: ends with NULL.
+static bool is_among(const char *const *names, const char *name) {
+    while (*names && strcmp(*names, name) != 0) {
+        names++;
+    }
+    return *names != NULL;
+}
+
+static bool is_any_null(const struct config *config, const struct keys *keys) {
+    const char *const *key = keys->at;
+    while (*key && !config_is_null(config, *key)) {
+        key++;
+    }
+    return *key != NULL;
+}
+
+// all: the names that a setting has in all models. own: the row's column, the names that the model's own code reads; {}: the first
+// of `all`. Engines read no other name. So another name beside an own one has no effect, and another name alone is refused:
+// `without` says what engines take then. A key that stands for another format's metadata has that format's one name.
+static FALLIBLE own_keys(const struct architecture *row, const struct config *config, const char *const *all,
+                         const char *const *own, const char *without, struct keys *out) {
+    const char *const first[] = {all[0], NULL}, *other[] = {NULL, NULL};
+    size_t count = 0;
+    bool found = false;
+    *out = (struct keys){0};
+    for (own = own[0] ? own : first; own[count]; count++) {
+        out->at[count] = own[count];
+        found |= config_has(config, own[count]);
+    }
+    for (; *all; all++) {
+        TRY(config_is_said_once(config, *all));
+        if (is_among(own, *all) || !config_has(config, *all)) {
+            continue;
+        }
+        if (config_key(config, *all) != *all) {
+            INVARIANT(count < KEYS_MAX - 1);
+            out->at[count++] = *all;
+            found = true;
+        } else {
+            other[0] = other[0] ? other[0] : *all;
+        }
+    }
+    if (found || !other[0]) {
+        return OK;
+    }
+    return config_refuse(
+        config, other, CONFIG_WHOLE,
+        ", but the key of %s for this setting is %s: the model's own code does not read %s and computes with %s; rename it "
+        "to %s%s",
+        row->model_types[0], own[0], other[0], without, own[0], without == CLASS_DEFAULT ? "" : ", or remove it");
+}
+
 static FALLIBLE resolve_latent(const struct architecture *row, const struct config *config, struct layer_params *p) {
     const char *const keys[] = {row->latent_key, NULL};
     bool found;
@@ -284,7 +222,9 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
     TRY(need_size(config, row->width_keys, p->layer, WIDTH_MAX, &p->intermediate_size));
     TRY(resolve_latent(row, config, p));
     TRY(need_size(config, EXPERT_KEYS, p->layer, EXPERTD_ROUTING_EXPERTS_MAX, &p->num_experts));
-    TRY(need_size(config, TOP_K_KEYS, p->layer, EXPERTD_ROUTING_TOP_K_MAX, &p->routing.top_k));
+    struct keys top_k;
+    TRY(own_keys(row, config, TOP_K_KEYS, row->top_k_keys, CLASS_DEFAULT, &top_k));
+    TRY(need_size(config, top_k.at, p->layer, EXPERTD_ROUTING_TOP_K_MAX, &p->routing.top_k));
     if (row->zero_experts_key) {
         const char *const keys[] = {row->zero_experts_key, NULL};
         bool found;
@@ -300,13 +240,16 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
 }
 
 static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct config *config, bool *norm) {
+    struct keys keys;
     bool found;
     *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
-    TRY(config_bool(config, NORM_KEYS, norm, &found));
-    if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
-        return config_refuse(config, NORM_KEYS, CONFIG_WHOLE, ": expected true or false"); // only an absent key means true
+    const char *without = row->norm_rule == NORM_RULE_FLAG ? CLASS_DEFAULT : *norm ? "true" : "false";
+    TRY(own_keys(row, config, NORM_KEYS, row->norm_keys, without, &keys));
+    TRY(config_bool(config, keys.at, norm, &found));
+    if (!found && *norm && is_any_null(config, &keys)) {
+        return config_refuse(config, keys.at, CONFIG_WHOLE, ": expected true or false"); // only an absent key means true
     }
-    return found || row->norm_rule != NORM_RULE_FLAG ? OK : config_missing(config, NORM_KEYS, CONFIG_WHOLE, "true or false");
+    return found || row->norm_rule != NORM_RULE_FLAG ? OK : config_missing(config, keys.at, CONFIG_WHOLE, "true or false");
 }
 
 static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routing *routing) {
@@ -351,17 +294,21 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
 
 // An absent key takes the row's default. A null value does not: a model's code whose default is a number fails on null.
 static FALLIBLE resolve_num_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
-    bool found, has_top, null = config_is_null(config, GROUP_KEYS[0]) || config_is_null(config, GROUP_KEYS[1]);
+    struct keys keys;
+    bool found, has_top;
+    char without[32];
+    snprintf(without, sizeof without, "%u", row->groups_default > 1 ? row->groups_default : 1);
+    TRY(own_keys(row, config, GROUP_KEYS, row->group_keys, row->groups == GROUPS_TOPK_METHOD ? CLASS_DEFAULT : without, &keys));
     routing->num_groups = row->groups_default;
-    TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
-    if (!found && (row->groups == GROUPS_TOPK_METHOD || (null && row->groups_default > 1))) {
-        return config_missing(config, GROUP_KEYS, CONFIG_WHOLE, "the number of expert groups");
+    TRY(config_u32(config, keys.at, &routing->num_groups, &found));
+    if (!found && (row->groups == GROUPS_TOPK_METHOD || (row->groups_default > 1 && is_any_null(config, &keys)))) {
+        return config_missing(config, keys.at, CONFIG_WHOLE, "the number of expert groups");
     }
     uint32_t top_groups = row->top_groups_default;
     TRY(config_u32(config, TOP_GROUP_KEYS, &top_groups, &has_top));
     if (!found && routing->num_groups <= 1 && has_top && top_groups > 1) { // of one group no program can keep several
         char name[CONFIG_KEY_TEXT_MAX];
-        return config_missing(config, GROUP_KEYS, CONFIG_WHOLE, "the number of expert groups, as %s is %u",
+        return config_missing(config, keys.at, CONFIG_WHOLE, "the number of expert groups, as %s is %u",
                               config_key_text(config, TOP_GROUP_KEYS[0], CONFIG_WHOLE, name), top_groups);
     }
     if (routing->num_groups <= 1) {

@@ -113,6 +113,9 @@ struct architecture {
     const char *width_keys[4]; // I, the width of a routed expert
     const char *latent_key;    // latent size L; absent or 0: no latent space
     // router
+    // The names by which the model's own code reads K, norm_topk_prob and the number of groups, the usual one first. {}:
+    // num_experts_per_tok, norm_topk_prob, n_group. transformers' attribute_map gives some classes two.
+    const char *top_k_keys[3], *norm_keys[3], *group_keys[3];
     enum expertd_routing_score score;
     struct choice score_choice; // of enum expertd_routing_score; overrides score
     enum expertd_routing_order order;

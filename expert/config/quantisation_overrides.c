@@ -148,7 +148,7 @@ static err_t visit_member(void *context, const struct config *member) {
 
 // The section also has numbers, texts, and modules with `false` or `true`.
 static err_t visit_mlx_member(void *context, const struct config *member) {
-    bool is_setting = config_has(member, "bits") || config_has(member, "group_size");
+    bool is_setting = config_has(member, "bits") || config_has(member, "group_size") || config_has(member, "mode");
     return is_setting ? visit_member(context, member) : OK;
 }
 

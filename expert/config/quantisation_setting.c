@@ -204,6 +204,14 @@ static FALLIBLE read_kind(const struct object *o, struct quantisation_setting *o
     return OK;
 }
 
+static FALLIBLE read_mode(const struct object *o, struct quantisation_setting *out) {
+    static const char *const KEYS[] = {"mode", NULL};
+    struct names names;
+    set_names(o, KEYS, &names);
+    bool found = config_value_text(o->config, names.all[0], out->mode, sizeof out->mode);
+    return found ? quantisation_text(o->texts, &out->mode_text, "%s.%s is %s", o->path, KEYS[0], out->mode) : OK;
+}
+
 // compressed-tensors: "group" and its older names sort k by activations; "weight" and "static" keep the groups consecutive.
 static FALLIBLE read_actorder(const struct object *o, struct quantisation_setting *out) {
     static const char *const KEYS[] = {"actorder", NULL};
@@ -240,6 +248,7 @@ FALLIBLE quantisation_read_setting(const struct config *config, const char *obje
     TRY(read_strategy(&o, out));
     TRY(read_symmetry(&o, out));
     TRY(read_kind(&o, out));
+    TRY(read_mode(&o, out));
     TRY(read_flag(&o, ORDERED, &out->ordered, &out->ordered_key));
     return read_actorder(&o, out);
 }
@@ -263,6 +272,10 @@ void quantisation_lay_over(struct quantisation_setting *base, const struct quant
         base->kind = over->kind;
         base->kind_text = over->kind_text;
     }
+    if (over->mode_text) {
+        memcpy(base->mode, over->mode, sizeof base->mode);
+        base->mode_text = over->mode_text;
+    }
     if (over->ordered_key) {
         base->ordered = over->ordered;
         base->ordered_key = over->ordered_key;
@@ -271,5 +284,5 @@ void quantisation_lay_over(struct quantisation_setting *base, const struct quant
 
 bool quantisation_same_setting(const struct quantisation_setting *a, const struct quantisation_setting *b) {
     return a->bits == b->bits && a->group_k == b->group_k && a->block_n == b->block_n && a->block_k == b->block_k &&
-           a->symmetric == b->symmetric && a->ordered == b->ordered && a->kind == b->kind;
+           a->symmetric == b->symmetric && a->ordered == b->ordered && a->kind == b->kind && strcmp(a->mode, b->mode) == 0;
 }

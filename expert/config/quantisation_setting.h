@@ -28,6 +28,8 @@ struct quantisation_setting {
     const char *ordered_key;
     enum quantisation_kind kind; // type, data_type, dtype: of the codes
     const char *kind_text;       // "quantization_config.data_type is mx_int"; NULL: the fact is not said
+    char mode[16];               // MLX's name of the format, "mxfp4"; "": not said
+    const char *mode_text;       // "quantization.mode is mxfp4"; NULL: not said
 };
 
 // Texts that live as long as the settings that borrow them.

@@ -11,14 +11,18 @@ struct known_leftover {
     const char *meaning; // why the model must not be served without it; NULL: it has no part in the outputs
 };
 
+static const char NO_NUMBER[] =
+    "a vector in the place of the one number that scales activations: it may hold a factor of each input "
+    "(smoothing), which is not supported: take a checkpoint whose weights include these factors";
+
 static const struct known_leftover KNOWN[] = {
     // scales of activations, which are not quantised here
-    {".input_scale", NULL},
-    {"_input_scale", NULL},
-    {".input_scale_ub", NULL},
-    {".input_global_scale", NULL},
-    {".input_zero_point", NULL},
-    {".activation_scale", NULL},
+    {".input_scale", NO_NUMBER},
+    {"_input_scale", NO_NUMBER},
+    {".input_scale_ub", NO_NUMBER},
+    {".input_global_scale", NO_NUMBER},
+    {".input_zero_point", NO_NUMBER},
+    {".activation_scale", NO_NUMBER},
     // state of training and of tools
     {"._extra_state", NULL},
     {".num_batches_tracked", NULL},
@@ -69,14 +73,16 @@ static FALLIBLE check_left(const struct tensor_finder *finder, const struct safe
     const char *file = checkpoint_file_of(finder->checkpoint, entry);
     unsigned long number;
     char quantised[TENSOR_QUANTISED_TEXT_MAX];
-    if (expert_number(entry->name, experts->module, &number) && number >= experts->num_experts) {
+    bool numbered = expert_number(entry->name, experts->module, &number);
+    if (numbered && number >= experts->num_experts) {
         if (number - experts->num_experts < experts->num_identity_experts) {
             return OK;
         }
         FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s belongs to expert %lu, but %s says that there are %u experts (%s)", file,
              entry->name, number, config_label(checkpoint_config(finder->checkpoint)), experts->num_experts, finder->sizes);
     }
-    if (known && !known->meaning) {
+    bool is_number = known && known->meaning == NO_NUMBER && quantised_is_number(entry, numbered ? 1 : experts->num_experts);
+    if (is_number || (known && !known->meaning)) {
         return OK;
     }
     if (known) {

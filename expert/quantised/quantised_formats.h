@@ -64,8 +64,8 @@ struct stored_format {
     const char *scale_of_k;            // the scale of each k (g_idx); optional
     bool order_may_be_unsaid;          // scale_of_k may sort k although config.json does not say so
     const char *original_shape;        // N and K of the weights, as two integers; optional
-    bool of_mlx;                       // described by MLX's own section of config.json, if there is one
-    const char *extras[STORED_EXTRAS]; // ignored: scales of activations, and redundant tensors; NULL ends the list
+    const char *mlx_mode;              // described by MLX's own section of config.json, if there is one: its `mode`
+    const char *extras[STORED_EXTRAS]; // ignored: numbers that scale activations, and redundant tensors; NULL ends the list
 };
 
 // Formats whose tensors have the same names and dtypes are distinguished by the codes' shape. Order: a format precedes the formats

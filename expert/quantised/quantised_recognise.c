@@ -263,7 +263,7 @@ FALLIBLE take_recognise(struct take *t) {
     }
     t->codes = codes_of(&names, t->format);
     t->scales = scales_of(&names, t->format);
-    if (t->format->of_mlx) {
+    if (t->format->mlx_mode) {
         TRY(checkpoint_mlx_quantisation(t->finder->checkpoint, &t->config));
     }
     TRY(check_one_scale(t, &names));

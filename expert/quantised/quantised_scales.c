@@ -198,10 +198,15 @@ static bool has_bits(const struct take *t, const struct quantisation_setting *se
     return setting->bits == 0 || setting->bits == t->bits || (t->format->layout == CODES_ROWS && setting->bits < t->bits);
 }
 
+static bool has_mode(const struct take *t, const struct quantisation_setting *setting) {
+    return !t->format->mlx_mode || !setting->mode_text || strcmp(setting->mode, t->format->mlx_mode) == 0;
+}
+
 // Words and bytes with two codes hold integers or floating-point numbers; their dtype does not tell which.
 static bool has_kind(const struct take *t, const struct quantisation_setting *setting) {
     bool packed = t->format->layout != CODES_ROWS, integers = t->format->code == EXPERTD_CODE_INT4;
-    return !packed || setting->kind == QUANTISATION_ANY_KIND || integers == (setting->kind == QUANTISATION_INTEGERS);
+    bool fits = !packed || setting->kind == QUANTISATION_ANY_KIND || integers == (setting->kind == QUANTISATION_INTEGERS);
+    return fits && has_mode(t, setting);
 }
 
 static err_t other_kind(const struct take *t, const struct quantisation_setting *setting) {
@@ -210,7 +215,7 @@ static err_t other_kind(const struct take *t, const struct quantisation_setting 
         "%s: tensor %s is %s beside %s in %s, which is %s, but %s: codes of another kind, which are not supported, or "
         "one of the two is wrong",
         take_file(t, t->codes), t->codes->name, expertd_dtype_name(t->codes->view.dtype), t->scales->name,
-        expertd_dtype_name(t->scales->view.dtype), t->format->name, setting->kind_text);
+        expertd_dtype_name(t->scales->view.dtype), t->format->name, has_mode(t, setting) ? setting->kind_text : setting->mode_text);
 }
 
 static void note_no_group(const struct take *t) {

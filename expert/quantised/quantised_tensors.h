@@ -43,4 +43,8 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
 // EXPERTD_ERR_CHECKPOINT: the name of a tensor that begins with `below` is of a quantiser that is not served.
 FALLIBLE quantised_refuse_foreign(const struct checkpoint *checkpoint, const char *below);
 
+// Is a scale of activations one number, two for gate and up, or so many for each of `experts`? A longer one may be a factor of each
+// input, which would change the outputs.
+bool quantised_is_number(const struct safetensors_entry *entry, uint64_t experts);
+
 #endif

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "expert/quantised/quantised_take.h"
+#include "expert/quantised/quantised_tensors.h"
 
 // ---- zero points ----
 
@@ -288,11 +289,22 @@ static bool is_zero(const struct safetensors_entry *entry) {
     return true;
 }
 
-// Quantisers add a bias of zeros to layers without a bias; any other bias is not taken, so that block_leftovers_check refuses it.
+bool quantised_is_number(const struct safetensors_entry *entry, uint64_t experts) {
+    uint64_t elements = 1, most = 2; // for gate and up
+    for (uint32_t d = 0; d < entry->view.rank; d++) {
+        elements *= entry->view.shape[d];
+    }
+    bool of_each = entry->view.rank > 0 && entry->view.shape[0] == experts;
+    return elements <= (of_each ? most * experts : most);
+}
+
+// Quantisers add a bias of zeros to layers without a bias. Any other bias and a vector for the inputs are not taken, so that
+// block_leftovers_check refuses them.
 void take_extras(struct take *t) {
     for (size_t i = 0; i < STORED_EXTRAS && t->format->extras[i]; i++) {
         const struct safetensors_entry *extra = quantised_find(t->finder, t->module->name, t->format->extras[i]);
-        if (extra && (strcmp(t->format->extras[i], ".bias") != 0 || is_zero(extra))) {
+        bool is_bias = strcmp(t->format->extras[i], ".bias") == 0;
+        if (extra && (is_bias ? is_zero(extra) : quantised_is_number(extra, t->module->experts))) {
             tensor_mark(t->finder, extra);
         }
     }

@@ -104,6 +104,9 @@ MIXED = {
                                                                  mlx_affine(4, 32), (("up", plain("BF16")),)), mlx_affine(4, 32)),
     "mxfp4_beside_affine_codes": ("mxfp4", Variant("", {"group_size": 32, "bits": 4, "mode": "mxfp4"} | {
         name: {"group_size": 32, "bits": 8, "mode": "affine"} for name in OTHERS}, mlx_mx(4)), mlx_affine(8, 32)),
+    # A module's object that does not say its mode: mlx-lm takes affine, not the section's.
+    "affine_codes_without_a_mode_beside_mxfp4": ("mxfp4", Variant("", {"group_size": 32, "bits": 4, "mode": "mxfp4"} | OTHERS,
+                                                                  mlx_mx(4)), mlx_affine(8, 32)),
     "nvfp4": ("fp4_group16", Variant("", {"group_size": 16, "bits": 4, "mode": "nvfp4"}, mlx_nvfp4()), mlx_nvfp4()),
 }
 

@@ -15,7 +15,7 @@ import pytest
 from harness.daemon import Daemon
 from harness.paths import SANITIZER
 from harness.quantised import (AWQ, EXPERTS, GPTQ, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, compressed, gptq,
-                               int_quantized, pack_quantized, words)
+                               int_quantized, mlx_affine, mlx_mx, mlx_nvfp4, pack_quantized, words)
 from harness.tensors import error_per_token, tensor, values_of
 
 TOKENS, SEEDS = 8, 6 if not SANITIZER else 2
@@ -510,6 +510,16 @@ def second_section(random, folder):
     return Case(checkpoint, ("text_config", SECTION, "compression_config"), REFUSED if second else SERVED)
 
 
+def mode_of_mlx(random, folder):
+    """mlx-lm makes layers of that mode, and fails on tensors of another."""
+    quantise, mode, bits, group = one_of(random, ((mlx_affine(4, 32), "affine", 4, 32), (mlx_mx(4), "mxfp4", 4, 32),
+                                                  (mlx_mx(8), "mxfp8", 8, 32), (mlx_nvfp4(), "nvfp4", 4, 16)))
+    said = one_of(random, (mode, mode, "affine", "mxfp4", "mxfp8", "nvfp4"))
+    checkpoint = new(folder, random, quantise, {})
+    checkpoint.config["quantization"] = {"bits": bits, "group_size": group, "mode": said}
+    return Case(checkpoint, (f"quantization.mode is {said}", "_proj.weight"), SERVED if said == mode else REFUSED)
+
+
 # ---- the rest of config.json
 
 
@@ -526,6 +536,18 @@ def two_names_of_a_setting(random, folder):
     other = int(random.integers(EXPERTS - 1, EXPERTS + 2))
     checkpoint.config["num_local_experts"] = other
     return Case(checkpoint, ("num_experts", "num_local_experts"), SERVED if other == EXPERTS else REFUSED)
+
+
+def name_of_another_model(random, folder):
+    """Qwen3's code does not read these names: alone they are refused, beside the own name they have no effect."""
+    checkpoint = new(folder, random, plain, {})
+    own, key, other = one_of(random, (("num_experts_per_tok", "moe_topk", 3), ("num_experts_per_tok", "moe_top_k", 1),
+                                      ("num_experts_per_tok", "num_experts_per_token", 2), ("norm_topk_prob", "moe_renormalize", False)))
+    checkpoint.config[key] = other
+    alone = bool(random.integers(2))
+    if alone:
+        del checkpoint.config[own]
+    return Case(checkpoint, (f"{key} is {str(other).lower()}", own), REFUSED if alone else SERVED)
 
 
 def top_and_text_model(random, folder):
@@ -603,9 +625,9 @@ STATEMENTS = [zero_points_of_symmetric_codes, symmetry_of_asymmetric_codes, symm
               symmetry_of_awq, two_names_of_symmetry, kind_of_codes, rotation, rotation_of_quark, order_of_gptq, one_order_is_missing,
               order_of_compressed_tensors, bits, group_size, group_size_is_not_said, group_size_of_another_format,
               section_of_another_format, strategy, block_size, weight_shape, weight_shape_of_gate_and_up, override, groups,
-              groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, sizes_of_the_model, two_names_of_a_setting,
-              top_and_text_model, text_model_without_type, two_text_models, class_and_model_type, which_layers_have_experts,
-              setting_of_one_layer, dtype_of_elements]
+              groups_of_a_class_and_of_a_name, no_group, ignore_list, second_section, mode_of_mlx, sizes_of_the_model,
+              two_names_of_a_setting, name_of_another_model, top_and_text_model, text_model_without_type, two_text_models,
+              class_and_model_type, which_layers_have_experts, setting_of_one_layer, dtype_of_elements]
 
 
 def check(case):

@@ -120,7 +120,7 @@ def renamed(old, new):
     return {name.replace(old, new): array for name, array in tensors().items()}
 
 
-ONE = np.ones((1,), np.float32)
+ONE, VECTOR = np.ones((1,), np.float32), np.full(64, 2, np.float32)
 REFUSED = {
     "two layouts": (lambda: {**tensors(), **layer_tensors(Weights(FAMILIES["qwen3_moe"]), fused())},
                     "model.layers.0.mlp.experts.0.up_proj", "mlp.experts.gate_up_proj", "cannot tell which"),
@@ -142,6 +142,10 @@ REFUSED = {
                                  "mlp.experts.0.gate_proj.base_layer.weight", "merge the adapter"),
     "a factor of the input": (lambda: tensors(**{"mlp.experts.1.up_proj.pre_quant_scale": ONE}), "pre_quant_scale",
                               "a factor of the matrix's input"),
+    "a vector in the place of an input's scale": (lambda: tensors(**{"mlp.experts.1.up_proj.input_scale": VECTOR}),
+                                                  "mlp.experts.1.up_proj.input_scale", "factor of each input"),
+    "another name of it": (lambda: tensors(**{"mlp.experts.2.gate_proj.activation_scale": VECTOR}),
+                           "mlp.experts.2.gate_proj.activation_scale", "factor of each input"),
     "a part of a stacked quantisation": (lambda: tensors(**{"mlp.experts.1.up_proj.absmax": ONE}), "up_proj.absmax", "bitsandbytes"),
     "a scale without codes": (lambda: tensors(**{"mlp.experts.1.up_proj.weight_scale": ONE}), "mlp.experts.1.up_proj.weight_scale",
                               "no matrix beside it is stored in codes"),

@@ -11,7 +11,7 @@ from harness import quantised as quantised_harness
 from harness.daemon import run_program
 from harness.fused import Fused, FusedCheckpoint, bare
 from harness.quantised import (AWQ, BLOCKS, EXPERTS, FP8, GPTQ, VARIANTS, QuantisedCheckpoint, Variant, awq, compressed, fp8, gptq,
-                               mlx_affine, mlx_mx, pack_quantized, quark)
+                               mlx_affine, mlx_mx, mlx_nvfp4, pack_quantized, quark)
 
 MODULE = "model.layers.0.mlp.experts"
 GATE = f"{MODULE}.0.gate_proj"
@@ -82,6 +82,18 @@ def test_tensors_that_change_the_meaning_of_codes_are_named(suffix, tmp_path):
     quantise = changed(BLOCKS_OF_128, {suffix: ("F32", np.ones(4))})
     refused(QuantisedCheckpoint(tmp_path / "model", Variant("", BLOCKS, quantise)), f"{GATE}{suffix}", MODIFIERS[suffix],
             "take a checkpoint")
+
+
+@pytest.mark.parametrize("suffix", (".input_scale", ".activation_scale", ".input_scale_ub"))
+def test_a_vector_of_the_inputs_beside_fp8_is_refused(suffix, tmp_path):
+    """One number of that name scales activations that are quantised; test_quantised.py serves it."""
+
+    def quantise(w, random):
+        tensors, meant = BLOCKS_OF_128(w, random)
+        return tensors | {suffix: ("F32", np.full(w.shape[1], 2.0))}, meant
+
+    refused(QuantisedCheckpoint(tmp_path / "model", Variant("", BLOCKS, quantise)), f"{MODULE}.0.down_proj{suffix}",
+            "may hold a factor of each input", "take a checkpoint")
 
 
 def reshaped(quantise, shape):
@@ -219,7 +231,14 @@ AFFINE_REFUSED = {
     "another_group_of_a_module": (mlx({GATE: {"bits": 4, "group_size": 64}}), [f"{GATE}.scales", f"(quantization.{GATE}.group_size)"]),
     "codes_of_7_bits": (mlx(change=put(".weight", shape=(160, 42))), [f"{GATE}.weight is [160, 42]", "affine codes of MLX"]),
     "scales_of_integers": (mlx(change=put(".scales", "I32")), [f"{GATE}.scales is I32", "not supported"]),
-    "biases_beside_mxfp4": (mlx(quantise=changed(mlx_mx(4), {".biases": ("F16", np.ones((4, 4)))})), [".biases", "is in the MoE block"]),
+    "affine_said_of_mxfp4": (mlx(quantise=mlx_mx(4)), [f"{GATE}.weight is U32", "MXFP4 of MLX", "quantization.mode is affine"]),
+    "mxfp4_said_of_affine_codes": (mlx({"mode": "mxfp4"}), [f"{GATE}.weight", "affine codes of MLX", "quantization.mode is mxfp4"]),
+    "mxfp8_said_of_mxfp4": (mlx({"mode": "mxfp8"}, mlx_mx(4)), [f"{GATE}.weight", "MXFP4 of MLX", "quantization.mode is mxfp8"]),
+    "nvfp4_said_of_mxfp4": (mlx({"mode": "nvfp4"}, mlx_mx(4)), [f"{GATE}.weight", "MXFP4 of MLX", "quantization.mode is nvfp4"]),
+    "mxfp4_said_of_nvfp4": (mlx({"mode": "mxfp4", "group_size": 16}, mlx_nvfp4()), [f"{GATE}.weight", "NVFP4 of MLX",
+                                                                                    "quantization.mode is mxfp4"]),
+    "another_mode_of_a_module": (mlx({GATE: {"mode": "mxfp4"}}), [f"{GATE}.weight", f"quantization.{GATE}.mode is mxfp4"]),
+    "biases_beside_mxfp4": (mlx({"mode": "mxfp4"}, quantise=changed(mlx_mx(4), {".biases": ("F16", np.ones((4, 4)))})), [".biases", "is in the MoE block"]),
 }
 
 
