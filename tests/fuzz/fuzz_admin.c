@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proto/admin/admin.h"
+#include "proto/admin/admin_shards.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -91,6 +92,33 @@ static void fuzz_small(const uint8_t *bytes, size_t length) {
     }
 }
 
+static void fuzz_list_shards(const uint8_t *bytes, size_t length) {
+    struct proto_shards taken, again;
+    struct proto_bytes first, second;
+    if (err_is(proto_decode_list_shards_response(bytes, length, &taken))) {
+        INVARIANT(*expertd_err_message() != '\0' && !taken.items);
+        return;
+    }
+    INVARIANT(!err_is(proto_encode_list_shards_response(&taken, &first)));
+    INVARIANT(!err_is(proto_decode_list_shards_response(first.data, first.length, &again)));
+    INVARIANT(again.count == taken.count);
+    INVARIANT(!err_is(proto_encode_list_shards_response(&again, &second)));
+    same_and_free(first, second);
+    proto_shards_deinit(&taken);
+    proto_shards_deinit(&again);
+}
+
+static void fuzz_change_shard(const uint8_t *bytes, size_t length) {
+    struct proto_change_shard change;
+    if (!err_is(proto_decode_change_shard_request(bytes, length, &change))) {
+        INVARIANT(change.address[0] && memchr(change.address, '\0', sizeof change.address));
+        INVARIANT(change.change > PROTO_SHARD_UNSPECIFIED && change.change < PROTO_SHARD_CHANGES);
+    }
+    if (err_is(proto_decode_list_shards_request(bytes, length))) {
+        INVARIANT(*expertd_err_message() != '\0');
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) {
         return 0;
@@ -109,6 +137,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         break;
     case 'L':
         fuzz_placements(proto_decode_load_response, bytes, length);
+        break;
+    case 'H':
+        fuzz_list_shards(bytes, length);
+        break;
+    case 'c':
+        fuzz_change_shard(bytes, length);
         break;
     case 's':
         fuzz_small(bytes, length);
