@@ -296,6 +296,9 @@ static FALLIBLE listen_admin(struct app *app) {
     }
     bool on_unix = options_unix_path(app->options.admin) != NULL;
     struct admin_options admin = {.active = active_requests, .drain = on_drain_requested, .context = app};
+    if (app->options.shard_hosts) {
+        admin.shards = (struct admin_shards){&app->shard_view, shard_view_list, shard_view_change};
+    }
     if (on_unix) {
         admin.watcher = app->rpc;
     } else {
@@ -416,6 +419,7 @@ static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
     struct event_loop_handler events = app_handler(app);
     log_exposed(o);
+    shard_view_init(&app->shard_view);
     TRY(loading_select_kernels(o));
     TRY(event_loop_create(&events, &app->loop));
     TRY(start_tls(app));
@@ -434,6 +438,7 @@ static FALLIBLE build(struct app *app) {
                                   .own_process = own_process_open(),
                                   .rpc = app->rpc,
                                   .listeners = &app->listeners,
+                                  .shards = o->shard_hosts ? &app->shard_view : NULL,
                                   .tls = app->tls};
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
@@ -449,6 +454,7 @@ static void take_down(struct app *app) {
     rpc_return_memory(app->rpc);
     shard_stop(app->shard); // its threads use the transport's messages and what was loaded
     loading_unload(&app->loaded);
+    shard_view_deinit(&app->shard_view);
     rpc_destroy(app->rpc);
     shard_destroy(app->shard);
     health_destroy(app->health);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/admin/admin_shards.h"
 #include "daemon/admin/admin_status.h"
 #include "daemon/log/log.h"
 
@@ -222,6 +223,9 @@ FALLIBLE admin_answer(struct admin_call *call, const struct rpc_buffer *message,
     struct admin *admin = call->admin;
     if (call->method == RPC_ADMIN_DRAIN) {
         return answer_drain(call, message, out);
+    }
+    if (call->method == RPC_ADMIN_LIST_SHARDS || call->method == RPC_ADMIN_CHANGE_SHARD) {
+        return admin_answer_shards(call, message, out);
     }
     TRY(admin_check_mover(admin));
     switch (call->method) {

@@ -1,4 +1,4 @@
-// The unary methods of expertd.admin.v1: ShowPlacement, GetLoad, PlanPlacement, Drain.
+// The unary methods of expertd.admin.v1: ShowPlacement, GetLoad, PlanPlacement, Drain; and those of admin_shards.h.
 #ifndef EXPERTD_DAEMON_ADMIN_ADMIN_CALLS_H
 #define EXPERTD_DAEMON_ADMIN_ADMIN_CALLS_H
 

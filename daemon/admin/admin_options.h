@@ -8,13 +8,22 @@
 #include "base/err.h"
 #include "daemon/admin/mover.h"
 #include "daemon/grpc/rpc.h"
+#include "daemon/shard_view/shard_view.h"
 #include "expert/model/model.h"
+
+// The functions of daemon/shard_view/shard_view.h, which tests may replace. view NULL: the methods about shards are UNIMPLEMENTED.
+struct admin_shards {
+    struct shard_view *view; // borrowed until admin_destroy
+    err_t (*list)(struct shard_view *view, struct shard_listing *out);
+    err_t (*change)(struct shard_view *view, const char *address, enum shard_change change);
+};
 
 struct admin_options {
     uint64_t (*active)(void *context); // requests in progress, for Drain's answer; on the server's thread
     void (*drain)(void *context);      // a client requested the drain and has its answer; on the server's thread
     void *context;
     struct rpc_server *watcher; // rpc_options.watcher; NULL: the server polls its own sockets
+    struct admin_shards shards; // answered also before admin_ready: the daemon may be waiting for shards
     struct rpc_tls tls;         // rpc_options.tls, for admin_adopt_tls; without a watcher
 };
 

@@ -138,6 +138,22 @@ static void measure_load(struct front *front, int64_t now_ns) {
     }
 }
 
+// The rows per second that the status shows.
+static void measure_rates(struct front *front, int64_t now_ns) {
+    if (now_ns < clock_add_ns(front->rates_ns, NS_PER_S)) {
+        return;
+    }
+    double seconds = (double)(now_ns - front->rates_ns) / NS_PER_S;
+    front->rates_ns = now_ns;
+    for (uint32_t rank = front->local; rank < front->ranks; rank++) {
+        struct front_note *note = &front->notes[rank];
+        struct row_link_figures figures;
+        row_links_figures(front->links, rank, &figures);
+        note->rows_per_second = (double)(figures.rows - note->rows_counted) / seconds;
+        note->rows_counted = figures.rows;
+    }
+}
+
 int64_t front_tick(void *context, unsigned thread, int64_t now_ns) {
     struct front *front = context;
     if (thread != FRONT_CONTROL_THREAD) {
@@ -148,6 +164,7 @@ int64_t front_tick(void *context, unsigned thread, int64_t now_ns) {
         front->tick_ns = clock_add_ns(now_ns, front->membership.options.health.interval_ns);
         front_hosts_list(front);
         front_connection_heartbeats(front);
+        measure_rates(front, now_ns);
         if (front->metrics && now_ns >= front->load_ns) {
             measure_load(front, now_ns);
         }

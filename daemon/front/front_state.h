@@ -87,6 +87,8 @@ struct front_note {
     char why[FRONT_WHY_MAX]; // of the last lost or failed connection; "": none
     uint32_t loading;        // LoadProgress
     uint64_t bytes_left, bytes_per_second;
+    uint64_t rows_counted;  // at front.rates_ns
+    double rows_per_second; // in the second before
     int16_t host; // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
@@ -135,6 +137,10 @@ struct front {
     struct metrics *metrics; // NULL: not yet
     uint64_t *load_rows;     // [cells] as counted at the last measurement
     int64_t load_ns;         // of the next measurement
+    int64_t rates_ns;        // when the rows per second were measured last
+
+    bool mends;             // front_mends
+    int64_t mends_until_ns; // asked again from then on
 
     int64_t tick_ns;             // of the next tick
     struct copy_report *reports; // [REPORTS_MAX] of one inventory message

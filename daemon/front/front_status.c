@@ -9,12 +9,18 @@
 #include "daemon/front/front_state.h"
 #include "daemon/front/front_step.h"
 
+enum { MENDS_AGE_MS = 10 };
+
 _Static_assert((int)FRONT_ADDRESS_MAX == (int)MEMBER_ADDRESS_MAX && (int)FRONT_MESSAGE_MAX == (int)FRONT_WHY_MAX, "front_status.h");
 
 void front_summary(struct front *front, struct front_summary *out) {
     front_lock(front);
     const struct membership *m = &front->membership;
-    *out = (struct front_summary){.uncovered = membership_uncovered_total(m), .places = m->is_acting, .stalls = m->stalls};
+    *out = (struct front_summary){
+        .slots = front->ranks, .uncovered = membership_uncovered_total(m), .places = m->is_acting, .stalls = m->stalls};
+    for (uint32_t layer = 0; layer < front->catalogue.layers; layer++) {
+        out->experts += front->layer_experts[layer];
+    }
     for (uint32_t i = 0; i < front->ranks; i++) {
         out->shards += m->members[i].is_used;
         out->live += m->members[i].is_used && membership_is_live(m, i);
@@ -65,7 +71,8 @@ static void describe(const struct front *front, uint32_t rank, const struct memb
                                 .bytes_received = figures.bytes_received,
                                 .compute_ns = figures.compute_ns,
                                 .errors = figures.errors,
-                                .refused = figures.refused};
+                                .refused = figures.refused,
+                                .rows_per_second = front->notes[rank].rows_per_second};
     snprintf(out->address, sizeof out->address, "%s", status->address);
     explain(front, rank, status, out);
 }
@@ -83,6 +90,18 @@ size_t front_shards(struct front *front, struct front_shard *out, size_t max) {
     return count;
 }
 
+bool front_mends(struct front *front) {
+    front_lock(front);
+    int64_t now_ns = clock_now_ns();
+    if (now_ns >= front->mends_until_ns) {
+        front->mends = membership_all_mend(&front->membership);
+        front->mends_until_ns = clock_add_ns(now_ns, (int64_t)MENDS_AGE_MS * NS_PER_MS);
+    }
+    bool mends = front->mends;
+    front_unlock(front);
+    return mends;
+}
+
 // ---- what operators ask
 
 // With the mutex.
@@ -96,10 +115,19 @@ static FALLIBLE find(const struct front *front, const char *address, uint32_t *r
     FAIL_FIELD(EXPERTD_ERR_INVALID, "address", "no shard has the address %s: expertctl shards lists them", address);
 }
 
+static FALLIBLE find_remote(const struct front *front, const char *address, uint32_t *rank) {
+    TRY(find(front, address, rank));
+    if (*rank < front->local) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "address",
+                   "%s is a shard of this process, which has it until it ends: --shards sets their number", address);
+    }
+    return OK;
+}
+
 static FALLIBLE ask(struct front *front, const char *address, enum membership_event_kind kind, bool drains) {
     struct membership_event event = {.kind = kind, .drains = drains};
     front_lock(front);
-    err_t e = find(front, address, &event.member);
+    err_t e = find_remote(front, address, &event.member);
     if (!err_is(e)) {
         front_event(front, &event);
     }
@@ -118,15 +146,14 @@ FALLIBLE front_remove(struct front *front, const char *address) {
 FALLIBLE front_add(struct front *front, const char *address) {
     TRY(options_address_check(address, false, EXPERTD_ERR_INVALID));
     err_t e = options_check_dial(front->options.options, address);
-    if (err_is(e)) {
-        return (err_t){EXPERTD_ERR_INVALID};
-    }
-    uint32_t rank;
-    front_lock(front);
-    e = membership_add(&front->membership, address, clock_now_ns(), &rank);
     if (!err_is(e)) {
-        front_run(front);
+        uint32_t rank;
+        front_lock(front);
+        e = membership_add(&front->membership, address, clock_now_ns(), &rank);
+        if (!err_is(e)) {
+            front_run(front);
+        }
+        front_unlock(front);
     }
-    front_unlock(front);
-    return e;
+    return err_is(e) ? (err_t){EXPERTD_ERR_INVALID} : OK;
 }

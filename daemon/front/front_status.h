@@ -26,10 +26,13 @@ struct front_shard {
     uint64_t false_alarms;                     // silences that ended before the connection did
     uint64_t connections;                      // rows streams that opened; this and what follows since the start, 0 if local
     uint64_t batches, pieces, rows, bytes_sent, rows_answered, bytes_received, compute_ns, errors, refused;
+    double rows_per_second; // sent in the last full second; 0 if local
 };
 
 struct front_summary {
+    uint32_t slots;        // the most shards that there can be
     uint32_t shards, live; // slots in use, and those that take rows
+    uint32_t experts;      // of all layers
     uint32_t uncovered;    // experts without a live holder
     bool places;           // this front decides which experts shards hold
     uint64_t stalls;       // ticks that came late: this process did not run
@@ -39,13 +42,18 @@ void front_summary(struct front *front, struct front_summary *out);
 // Writes the shards in the order of their numbers, at most max. Returns their number.
 size_t front_shards(struct front *front, struct front_shard *out, size_t max);
 
+// Whether every expert that no live shard holds is being loaded, or its shard is dialled again: a caller may try again. True if
+// there is no such expert. At most 10 ms old, because every failed request asks.
+bool front_mends(struct front *front);
+
 // Asks the shard to give up its experts, or not any more. They are placed elsewhere first. EXPERTD_ERR_INVALID: no shard has this
-// address.
+// address, or it is one of this process.
 FALLIBLE front_drain(struct front *front, const char *address, bool drains);
 // Adds the shard HOST:PORT to those of --shard-hosts, until this process ends. EXPERTD_ERR_INVALID: the address, or it may not be
-// dialled; EXPERTD_ERR_CONFIG: no slot is free.
+// dialled, or no slot is free.
 FALLIBLE front_add(struct front *front, const char *address);
-// The shard is not dialled any more once its connection has ended. EXPERTD_ERR_INVALID: no shard has this address.
+// Forgets the shard once it is drained or its connection has ended. EXPERTD_ERR_INVALID: no shard has this address, or it is one of
+// this process.
 FALLIBLE front_remove(struct front *front, const char *address);
 
 #endif

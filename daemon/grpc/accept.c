@@ -33,6 +33,8 @@ static const struct method METHODS[RPC_METHOD_COUNT] = {
     [RPC_ADMIN_APPLY_PLACEMENT] = {"expertd.admin.v1.Admin/ApplyPlacement", RPC_ROLE_ADMIN},
     [RPC_ADMIN_DRAIN] = {"expertd.admin.v1.Admin/Drain", RPC_ROLE_ADMIN},
     [RPC_ADMIN_GET_LOAD] = {"expertd.admin.v1.Admin/GetLoad", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_LIST_SHARDS] = {"expertd.admin.v1.Admin/ListShards", RPC_ROLE_ADMIN},
+    [RPC_ADMIN_CHANGE_SHARD] = {"expertd.admin.v1.Admin/ChangeShard", RPC_ROLE_ADMIN},
 };
 
 static const char *const PLANE_TEXTS[] = {

@@ -35,6 +35,8 @@ enum rpc_method {
     RPC_ADMIN_APPLY_PLACEMENT, // server streaming
     RPC_ADMIN_DRAIN,
     RPC_ADMIN_GET_LOAD,
+    RPC_ADMIN_LIST_SHARDS,
+    RPC_ADMIN_CHANGE_SHARD,
     RPC_METHOD_COUNT
     // daemon/grpc/ answers every other path with UNIMPLEMENTED.
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "daemon/metrics/metrics_text.h"
 
 enum {
     METHODS_MAX = 16, // rows of the table; the last one is "other"
@@ -214,35 +215,17 @@ struct metrics_totals metrics_totals(struct metrics *metrics) {
 
 // ---- rendering
 
-static void put_family(FILE *out, const char *name, const char *type, const char *help) {
-    fprintf(out, "# HELP expertd_%s %s\n# TYPE expertd_%s %s\n", name, help, name, type);
-}
-
-// Writes the value of a label, with backslash, quote and newline escaped.
-static void put_label(FILE *out, const char *text) {
-    for (const char *p = text; *p; p++) {
-        if (*p == '\n') {
-            fputs("\\n", out);
-            continue;
-        }
-        if (*p == '"' || *p == '\\') {
-            fputc('\\', out);
-        }
-        fputc(*p, out);
-    }
-}
-
 static void put_build_info(const struct metrics *metrics, FILE *out) {
-    put_family(out, "build_info", "gauge", "Always 1; the version and the model served are its labels.");
+    metrics_put_family(out, "build_info", "gauge", "Always 1; the version and the model served are its labels.");
     fputs("expertd_build_info{version=\"", out);
-    put_label(out, metrics->version);
+    metrics_put_label(out, metrics->version);
     fputs("\",model=\"", out);
-    put_label(out, metrics->model);
+    metrics_put_label(out, metrics->model);
     fputs("\"} 1\n", out);
 }
 
 static void put_calls(struct metrics *metrics, FILE *out) {
-    put_family(out, "calls_total", "counter", "Answered calls, and requests of streams, by method and gRPC status code.");
+    metrics_put_family(out, "calls_total", "counter", "Answered calls, and requests of streams, by method and gRPC status code.");
     for (size_t i = 0; i < METHODS_MAX; i++) {
         const char *name = atomic_load(&metrics->methods[i].name);
         for (size_t code = 0; name && code < CODES; code++) {
@@ -276,30 +259,31 @@ static void put_histogram(FILE *out, const char *name, const char *label, struct
 
 static void put_histograms(struct metrics *metrics, FILE *out) {
     char label[METHOD_NAME_MAX];
-    put_family(out, "stage_seconds", "histogram", "Time that requests and batches spend in each stage.");
+    metrics_put_family(out, "stage_seconds", "histogram", "Time that requests and batches spend in each stage.");
     for (size_t i = 0; i < STAGE_COUNT; i++) {
         snprintf(label, sizeof label, "stage=\"%s\",", STAGE_NAMES[i]);
         put_histogram(out, "stage_seconds", label, &metrics->stages[i], STAGE_BOUNDS, STAGE_BOUND_COUNT, NS_PER_S);
     }
-    put_family(out, "batch_tokens", "histogram", "Tokens per computed batch.");
+    metrics_put_family(out, "batch_tokens", "histogram", "Tokens per computed batch.");
     put_histogram(out, "batch_tokens", "", &metrics->batch_tokens, TOKEN_BOUNDS, TOKEN_BOUND_COUNT, 1);
-    put_family(out, "batch_requests", "histogram", "Requests per computed batch.");
+    metrics_put_family(out, "batch_requests", "histogram", "Requests per computed batch.");
     put_histogram(out, "batch_requests", "", &metrics->batch_requests, TOKEN_BOUNDS, TOKEN_BOUND_COUNT, 1);
 }
 
 static void put_layers(struct metrics *metrics, FILE *out) {
-    put_family(out, "tokens_total", "counter", "Tokens computed, by layer, including those whose caller no longer waits.");
+    metrics_put_family(out, "tokens_total", "counter", "Tokens computed, by layer, including those whose caller no longer waits.");
     for (size_t i = 0; i < metrics->num_layers; i++) {
         struct layer_row *layer = &metrics->layers[i];
         fprintf(out, "expertd_tokens_total{layer=\"%" PRIu32 "\"} %" PRIu64 "\n", layer->number, read_counter(&layer->tokens));
     }
-    put_family(out, "batches_total", "counter", "Batches computed, by layer.");
+    metrics_put_family(out, "batches_total", "counter", "Batches computed, by layer.");
     for (size_t i = 0; i < metrics->num_layers; i++) {
         struct layer_row *layer = &metrics->layers[i];
         fprintf(out, "expertd_batches_total{layer=\"%" PRIu32 "\"} %" PRIu64 "\n", layer->number, read_counter(&layer->batches));
     }
-    put_family(out, "expert_load_imbalance_ratio", "gauge",
-               "Rows of the busiest expert over the mean of all experts of the layer, since the start; 0 before the first row.");
+    metrics_put_family(
+        out, "expert_load_imbalance_ratio", "gauge",
+        "Rows of the busiest expert over the mean of all experts of the layer, since the start; 0 before the first row.");
     for (size_t i = 0; i < metrics->num_layers; i++) {
         fprintf(out, "expertd_expert_load_imbalance_ratio{layer=\"%" PRIu32 "\"} %.6g\n", metrics->layers[i].number,
                 metrics_expert_imbalance(metrics, i));
@@ -334,15 +318,15 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
         if (rows[i].value == METRICS_UNKNOWN) {
             continue;
         }
-        put_family(out, rows[i].name, "gauge", rows[i].help);
+        metrics_put_family(out, rows[i].name, "gauge", rows[i].help);
         fprintf(out, "expertd_%s %" PRIu64 "\n", rows[i].name, rows[i].value);
     }
 }
 
 static void put_certificate(const struct metrics_gauges *gauges, FILE *out) {
     if (gauges->has_certificate) {
-        put_family(out, "tls_certificate_expires_seconds", "gauge",
-                   "Seconds until the TLS certificate in use expires; negative after that.");
+        metrics_put_family(out, "tls_certificate_expires_seconds", "gauge",
+                           "Seconds until the TLS certificate in use expires; negative after that.");
         fprintf(out, "expertd_tls_certificate_expires_seconds %" PRId64 "\n", gauges->certificate_left_s);
     }
 }
@@ -356,23 +340,23 @@ void metrics_rows_direct(struct metrics *metrics, uint64_t rows) {
 }
 
 static void put_ahead(struct metrics *metrics, FILE *out) {
-    put_family(out, "batches_ahead_total", "counter",
-               "Batches converted and copied to the device while the previous batch was computed.");
+    metrics_put_family(out, "batches_ahead_total", "counter",
+                       "Batches converted and copied to the device while the previous batch was computed.");
     fprintf(out, "expertd_batches_ahead_total %" PRIu64 "\n", read_counter(&metrics->batches_ahead));
-    put_family(out, "rows_direct_total", "counter",
-               "Hidden rows copied to a device directly from their message, without another copy on the host.");
+    metrics_put_family(out, "rows_direct_total", "counter",
+                       "Hidden rows copied to a device directly from their message, without another copy on the host.");
     fprintf(out, "expertd_rows_direct_total %" PRIu64 "\n", read_counter(&metrics->rows_direct));
 }
 
 static void put_exchange(const struct metrics_gauges *gauges, FILE *out) {
-    put_family(out, "exchange_rebuilds_total", "counter",
-               "Communicators between devices that replaced a failed one, each after a batch failed with SHARD_LOST.");
+    metrics_put_family(out, "exchange_rebuilds_total", "counter",
+                       "Communicators between devices that replaced a failed one, each after a batch failed with SHARD_LOST.");
     fprintf(out, "expertd_exchange_rebuilds_total %" PRIu64 "\n", gauges->exchange_rebuilds);
 }
 
 static void put_refused(const struct metrics_gauges *gauges, FILE *out) {
-    put_family(out, "refused_total", "counter",
-               "Calls, streams, requests and connections refused because a limit was reached, by reason.");
+    metrics_put_family(out, "refused_total", "counter",
+                       "Calls, streams, requests and connections refused because a limit was reached, by reason.");
     for (size_t i = 0; i < gauges->num_refused; i++) {
         fprintf(out, "expertd_refused_total{reason=\"%s\"} %" PRIu64 "\n", gauges->refused[i].reason, gauges->refused[i].count);
     }

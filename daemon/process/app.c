@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
+#include "daemon/front/front_status.h"
 #include "daemon/log/log.h"
 #include "daemon/process/loading_shard.h"
 #include "daemon/process/notify.h"
@@ -30,7 +31,7 @@ static void device_lost(void *context) {
 
 static void *loader_main(void *context) {
     struct app *app = context;
-    struct loading_listener listener = {.lost = device_lost, .context = app, .tls = app->tls};
+    struct loading_listener listener = {.lost = device_lost, .context = app, .tls = app->tls, .shard_view = &app->shard_view};
     err_t e = app->shard ? loading_load_shard(&app->options, app->shard, &app->loaded)
                          : loading_load(&app->options, app->serve, &listener, &app->loaded);
     err_save(e, &app->load_error);
@@ -57,6 +58,10 @@ static void share_request_memory(struct app *app) {
     }
 }
 
+static bool shards_mend(void *context) {
+    return front_mends(context);
+}
+
 static void begin_serving(struct app *app) {
     const struct loaded *loaded = &app->loaded;
     app->phase = APP_SERVING;
@@ -73,6 +78,8 @@ static void begin_serving(struct app *app) {
         .metrics = loaded->metrics,
         .engine = loaded->engine,
         .devices = loaded->devices,
+        .mends = loaded->front ? shards_mend : NULL,
+        .mends_context = loaded->front,
     };
     share_request_memory(app);
     serve_ready(app->serve, &backend);

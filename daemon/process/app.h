@@ -20,6 +20,7 @@
 #include "daemon/serve/health.h"
 #include "daemon/serve/service.h"
 #include "daemon/shard/shard.h"
+#include "daemon/shard_view/shard_view.h"
 #include "daemon/status/status.h"
 #include "daemon/tls/tls_watch.h"
 
@@ -59,6 +60,7 @@ struct app {
     struct admin *admin;                         // NULL: --admin off
     struct unix_listener *admin_listener;
     struct tcp_listener *admin_tcp_listener;
+    struct shard_view shard_view; // with --shard-hosts
     struct status status;
     // owned by the loader thread until it has ended
     pthread_t loader;

@@ -456,6 +456,7 @@ static FALLIBLE await_shards(struct loaded *out) {
     }
     const int64_t begun_ns = clock_now_ns();
     TRY(front_start(out->front));
+    shard_view_set(out->shard_view, out->front);
     for (unsigned waited_s = 0; !front_wait(out->front, 1000); waited_s++) {
         char text[FRONT_TEXT_MAX], quoted[2 * FRONT_TEXT_MAX];
         front_waits_for(out->front, text);
@@ -494,7 +495,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
 // Loads on `device`; unloads everything on error. *on_devices: devices were used, also if loading failed.
 static FALLIBLE load_on(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                         struct loaded *out, bool *on_devices) {
-    *out = (struct loaded){.tls = listener->tls};
+    *out = (struct loaded){.tls = listener->tls, .shard_view = listener->shard_view};
     err_t e = load_all(options, device, serve, listener, out);
     *on_devices = out->devices != NULL;
     if (err_is(e)) {
@@ -529,6 +530,7 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
 void loading_unload(struct loaded *loaded) {
     worker_stop(loaded->worker);
     if (loaded->front) {
+        shard_view_set(loaded->shard_view, NULL);
         front_stop(loaded->front);
     }
     mover_destroy(loaded->mover);

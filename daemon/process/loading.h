@@ -13,6 +13,7 @@
 #include "daemon/request/request_memory.h"
 #include "daemon/request/worker.h"
 #include "daemon/serve/service.h"
+#include "daemon/shard_view/shard_view.h"
 #include "expert/device/device_weights.h"
 #include "expert/host/node_teams.h"
 #include "expert/layer/layer.h"
@@ -33,6 +34,7 @@ struct loaded {
     struct expert_store *store;             // of --role shard and with --shard-hosts: owns `model`, whose experts are loaded singly
     struct holdings *holdings;              // of --role shard
     struct front *front;                    // with --shard-hosts, else NULL
+    struct shard_view *shard_view;          // borrowed; has the front once it has started
     struct expertd_tuning_table *schedules; // NULL: the heuristic
     struct engine *engine;
     struct metrics *metrics;
@@ -45,7 +47,8 @@ struct loaded {
 struct loading_listener {
     void (*lost)(void *context);
     void *context;
-    struct tls_store *tls; // borrowed while loaded; NULL: no TLS files
+    struct tls_store *tls;         // borrowed while loaded; NULL: no TLS files
+    struct shard_view *shard_view; // borrowed while loaded
 };
 
 // Loads according to `options` and logs the result. If options->shards is 1, it becomes the number of devices. Blocks. Any thread.

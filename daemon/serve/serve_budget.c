@@ -214,6 +214,10 @@ void serve_leave_backlog(struct serve_request *r) {
 }
 
 int64_t serve_retry_after_ms(struct serve *serve, enum expertd_err_code code) {
+    const struct serve_backend *backend = &serve->backend;
+    if (code == EXPERTD_ERR_SHARD_LOST && backend->mends && !backend->mends(backend->mends_context)) {
+        return -1;
+    }
     if (code != EXPERTD_ERR_QUEUE_FULL) {
         return proto_retry_after_ms(code);
     }

@@ -2,6 +2,7 @@
 #ifndef EXPERTD_DAEMON_SERVE_SERVE_OPTIONS_H
 #define EXPERTD_DAEMON_SERVE_SERVE_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/request/admission.h"
@@ -32,6 +33,9 @@ struct serve_backend {
     struct metrics *metrics;
     const struct engine *engine;           // NULL: a shard
     const struct expertd_devices *devices; // NULL: the CPU computes
+    // Whether calls that fail with SHARD_LOST may be tried again. Any thread; does not block. NULL: they may.
+    bool (*mends)(void *context);
+    void *mends_context;
 };
 
 #endif

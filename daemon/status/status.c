@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/http/html_text.h"
 #include "daemon/listen/tcp_listener.h"
 #include "daemon/listen/unix_listener.h"
+#include "daemon/shard_view/shard_html.h"
+#include "daemon/shard_view/shard_json.h"
+#include "daemon/shard_view/shard_metrics.h"
 #include "daemon/status/own_process.h"
 #include "daemon/status/status_shard.h"
 #include "daemon/tls/tls_store.h"
@@ -91,6 +95,24 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
     return gauges;
 }
 
+// False: there is no front, or none yet. The caller releases *out.
+static bool list_shards(const struct status *status, struct shard_listing *out) {
+    *out = (struct shard_listing){0};
+    return status->shards && !err_is(shard_view_list(status->shards, out));
+}
+
+static void put_shard_metrics(const struct status *status, bool is_ready, FILE *body) {
+    struct shard_listing listing;
+    struct engine_exchange exchange;
+    if (list_shards(status, &listing)) {
+        if (is_ready) {
+            engine_exchange_state(status->engine, &exchange);
+        }
+        shard_metrics_put(&listing, is_ready ? &exchange.remote : NULL, body);
+    }
+    shard_listing_deinit(&listing);
+}
+
 static struct http_answer metrics_page(const struct status *status, FILE *body) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
@@ -106,6 +128,7 @@ static struct http_answer metrics_page(const struct status *status, FILE *body) 
     } else {
         fprintf(body, "# HELP expertd_ready Whether requests are answered.\n# TYPE expertd_ready gauge\nexpertd_ready 0\n");
     }
+    put_shard_metrics(status, counts.ready, body);
     return (struct http_answer){200, "text/plain; version=0.0.4; charset=utf-8"};
 }
 
@@ -179,6 +202,19 @@ static json_t *known_json(uint64_t figure) {
     return figure == METRICS_UNKNOWN ? json_null() : json_integer((json_int_t)figure);
 }
 
+// model.ranks includes the front's empty slots.
+static void add_shards(const struct status *status, bool is_ready, json_t *root) {
+    struct shard_listing listing;
+    bool is_listed = list_shards(status, &listing);
+    if (is_listed) {
+        shard_json_add(&listing, root);
+    }
+    if (is_ready) {
+        json_object_set_new(root, "shards", json_integer(is_listed ? listing.summary.shards : status->model->ranks));
+    }
+    shard_listing_deinit(&listing);
+}
+
 static json_t *status_json(const struct status *status) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
@@ -192,6 +228,9 @@ static json_t *status_json(const struct status *status) {
         json_object_set_new(root, "refused", refused_json(status, &counts));
         json_object_set_new(root, "pushback_ms", json_integer(counts.pushback_ms));
     }
+    if (root) {
+        add_shards(status, counts.ready, root);
+    }
     if (root && counts.ready) {
         struct metrics_totals totals = metrics_totals(status->metrics);
         json_object_set_new(root, "model", json_string(status->model->name));
@@ -199,7 +238,6 @@ static json_t *status_json(const struct status *status) {
         json_object_set_new(root, "numerics_id", json_string(status->model->numerics_id));
         json_object_set_new(root, "kernels", json_string(status->backend));
         json_object_set_new(root, "role", json_string(status->shard ? "shard" : "front"));
-        json_object_set_new(root, "shards", json_integer(status->model->ranks));
         json_object_set_new(root, "calls_ok", json_integer((json_int_t)totals.calls_ok));
         json_object_set_new(root, "calls_failed", json_integer((json_int_t)totals.calls_failed));
         json_object_set_new(root, "tokens", json_integer((json_int_t)totals.tokens));
@@ -226,24 +264,6 @@ static struct http_answer api_page(const struct status *status, FILE *body) {
     return (struct http_answer){200, "application/json"};
 }
 
-static void put_escaped(const char *text, FILE *body) {
-    for (; *text; text++) {
-        switch (*text) {
-        case '<':
-            fputs("&lt;", body);
-            break;
-        case '>':
-            fputs("&gt;", body);
-            break;
-        case '&':
-            fputs("&amp;", body);
-            break;
-        default:
-            fputc(*text, body);
-        }
-    }
-}
-
 static void put_layers(const struct status *status, FILE *body) {
     fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>weights<th>busiest expert / mean", body);
     fputs(status->shard     ? "<th>held here</tr>"
@@ -255,10 +275,10 @@ static void put_layers(const struct status *status, FILE *body) {
         const struct layer_params *p = &layer->params;
         char variants[ENGINE_VARIANTS_TEXT_MAX];
         fprintf(body, "<tr><td>%u<td>%u<td>%u<td>%u<td>", p->layer, p->num_experts, p->routing.top_k, p->hidden_size);
-        put_escaped(weights_of(layer), body);
+        html_put_text(weights_of(layer), body);
         if (layer->shared_quantisation[0]) {
             fputs(", shared ", body);
-            put_escaped(layer->shared_quantisation, body);
+            html_put_text(layer->shared_quantisation, body);
         }
         fprintf(body, "<td>%.2f", metrics_expert_imbalance(status->metrics, i));
         if (status->shard) {
@@ -275,8 +295,16 @@ static void put_layers(const struct status *status, FILE *body) {
 
 static void put_devices(const struct status *status, FILE *body) {
     fprintf(body, "<p>Computed on %u %s: ", status->devices->count, status->devices->count == 1 ? "device" : "devices");
-    put_escaped(status->devices->facts.name, body);
+    html_put_text(status->devices->facts.name, body);
     fprintf(body, ", %" PRIu64 " bytes of device memory reserved.</p>", engine_device_bytes(status->engine));
+}
+
+static void put_shards(const struct status *status, FILE *body) {
+    struct shard_listing listing;
+    if (list_shards(status, &listing)) {
+        shard_html_put(&listing, body);
+    }
+    shard_listing_deinit(&listing);
 }
 
 static struct http_answer html_page(const struct status *status, FILE *body) {
@@ -288,7 +316,7 @@ static struct http_answer html_page(const struct status *status, FILE *body) {
         body);
     fprintf(body, "Version %s, %s, up %" PRId64 " s, serving <b>", EXPERTD_VERSION, state_of(status, &counts),
             (clock_now_ns() - status->started_ns) / NS_PER_S);
-    put_escaped(status->model_asked, body);
+    html_put_text(status->model_asked, body);
     fprintf(body, "</b>.</p><p>%u calls open, %u requests queued (%" PRIu64 " bytes).</p>", counts.open_calls, counts.queued,
             counts.queued_bytes);
     if (counts.ready) {
@@ -304,6 +332,7 @@ static struct http_answer html_page(const struct status *status, FILE *body) {
         }
         put_layers(status, body);
     }
+    put_shards(status, body);
     fputs("<p><a href=\"/metrics\">metrics</a> · <a href=\"/api/status\">status as JSON</a></p></html>\n", body);
     return (struct http_answer){200, "text/html; charset=utf-8"};
 }

@@ -20,6 +20,7 @@ struct listeners {
     struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];
 };
 
+struct shard_view;
 struct tls_store;
 
 // All pointers are borrowed. model, metrics, engine, devices and scratch_bytes are read only once the service is ready.
@@ -39,6 +40,7 @@ struct status {
     struct own_process *own_process;
     struct rpc_server *rpc;            // counts the calls that it refused
     const struct listeners *listeners; // count the connections that they refused
+    struct shard_view *shards;         // of --shard-hosts, also before the service is ready; NULL: none
     struct tls_store *tls;             // NULL: no TLS files
 };
 

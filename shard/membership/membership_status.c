@@ -48,16 +48,21 @@ bool membership_is_live(const struct membership *membership, uint32_t member) {
     return bits_test(membership->live, member);
 }
 
+// The cells of a word of tables that a live member's table has.
+static uint64_t covered_cells(const struct membership *membership, size_t word) {
+    uint64_t covered = 0;
+    BITS_FOR_EACH(i, membership->live, membership->options.members_max) {
+        covered |= membership->members[i].table[word];
+    }
+    return covered;
+}
+
 uint32_t membership_uncovered(const struct membership *membership, uint32_t layer) {
     const struct catalogue *catalogue = &membership->options.catalogue;
     size_t words = catalogue_layer_words(catalogue);
     uint32_t uncovered = catalogue->layer_experts[layer];
     for (size_t word = layer * words; word < (layer + 1) * words; word++) {
-        uint64_t covered = 0;
-        BITS_FOR_EACH(i, membership->live, membership->options.members_max) {
-            covered |= membership->members[i].table[word];
-        }
-        uncovered -= (uint32_t)__builtin_popcountll(covered);
+        uncovered -= (uint32_t)__builtin_popcountll(covered_cells(membership, word));
     }
     return uncovered;
 }
@@ -81,6 +86,22 @@ bool membership_is_mending(const struct membership *membership, struct expert_id
         }
     }
     return false;
+}
+
+bool membership_all_mend(const struct membership *membership) {
+    const struct catalogue *catalogue = &membership->options.catalogue;
+    size_t words = catalogue_layer_words(catalogue);
+    for (uint32_t layer = 0; layer < catalogue->layers; layer++) {
+        uint64_t covered = 0;
+        for (uint32_t e = 0; e < catalogue->layer_experts[layer]; e++) {
+            covered = e % BITS_PER_WORD == 0 ? covered_cells(membership, layer * words + e / BITS_PER_WORD) : covered;
+            bool is_covered = covered >> e % BITS_PER_WORD & 1;
+            if (!is_covered && !membership_is_mending(membership, (struct expert_id){(uint16_t)layer, (uint16_t)e})) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 bool membership_member(const struct membership *membership, uint32_t index, int64_t now_ns, struct member_status *status) {

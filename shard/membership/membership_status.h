@@ -19,6 +19,8 @@ uint32_t membership_uncovered(const struct membership *membership, uint32_t laye
 uint32_t membership_uncovered_total(const struct membership *membership);
 // A copy of the expert is being loaded by a connected member, or a lost member that holds it is being dialled.
 bool membership_is_mending(const struct membership *membership, struct expert_id expert);
+// Every expert without a live holder is mending. True if there is none.
+bool membership_all_mend(const struct membership *membership);
 
 struct member_status {
     const char *address; // borrowed

@@ -19,9 +19,11 @@ static void a_listed_shard_is_dialled_and_used_as_soon_as_it_says_what_it_holds(
     assert_int_equal(membership_uncovered(&b->m, 1), 2);
     assert_true(membership_is_mending(&b->m, (struct expert_id){1, 0}));
     assert_false(membership_is_mending(&b->m, (struct expert_id){0, 2}));
+    assert_false(membership_all_mend(&b->m));
     bench_inventory(b, member, "  rrrr");
     bench_expect(b, "log 0 loading>ready copies_changed; use 0@2; use 1@2; ");
     assert_int_equal(membership_uncovered_total(&b->m), 0);
+    assert_true(membership_all_mend(&b->m)); // there is nothing to mend
     bench_destroy(b);
 }
 

@@ -229,6 +229,7 @@ static void an_expert_without_a_live_copy_is_assigned_at_once(void **state) {
     bench_event(b, 0, MEMBERSHIP_DISCONNECTED);
     bench_expect(b, "live 1; log 0 suspect>dead disconnected; assign 1: 0.0; log 1 ready>loading copies_changed; ");
     assert_true(membership_is_mending(&b->m, (struct expert_id){0, 0}));
+    assert_true(membership_all_mend(&b->m));
     bench_destroy(b);
 }
 
