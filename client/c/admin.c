@@ -8,6 +8,9 @@ static const char PLAN[] = "/expertd.admin.v1.Admin/PlanPlacement";
 static const char APPLY[] = "/expertd.admin.v1.Admin/ApplyPlacement";
 static const char DRAIN[] = "/expertd.admin.v1.Admin/Drain";
 
+static const char LIST_SHARDS[] = "/expertd.admin.v1.Admin/ListShards";
+static const char CHANGE_SHARD[] = "/expertd.admin.v1.Admin/ChangeShard";
+
 static const char FEATURE[] = "admin:";
 enum { FEATURE_LENGTH = sizeof FEATURE - 1 };
 
@@ -74,6 +77,25 @@ FALLIBLE client_apply_placement(struct client *client, const struct proto_placem
              client_address(client));
     }
     return OK;
+}
+
+FALLIBLE client_list_shards(struct client *client, int64_t timeout_us, struct proto_shards *out) {
+    *out = (struct proto_shards){0};
+    struct proto_bytes request, answer;
+    TRY(proto_encode_list_shards_request(&request));
+    TRY(client_unary_take(client, LIST_SHARDS, request, timeout_us, &answer));
+    err_t e = proto_decode_list_shards_response(answer.data, answer.length, out);
+    free(answer.data);
+    return err_context(e, "the shards from %s", client_address(client));
+}
+
+FALLIBLE client_change_shard(struct client *client, const struct proto_change_shard *change, int64_t timeout_us) {
+    struct proto_bytes request, answer;
+    TRY(proto_encode_change_shard_request(change, &request));
+    TRY(client_unary_take(client, CHANGE_SHARD, request, timeout_us, &answer));
+    err_t e = proto_decode_change_shard_response(answer.data, answer.length);
+    free(answer.data);
+    return err_context(e, "the answer from %s", client_address(client));
 }
 
 FALLIBLE client_drain(struct client *client, const char *reason, int64_t timeout_us, uint64_t *active) {

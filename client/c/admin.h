@@ -8,6 +8,7 @@
 
 #include "client/c/client.h"
 #include "proto/admin/admin.h"
+#include "proto/admin/admin_shards.h"
 
 enum { ADMIN_ADDRESS_MAX = 128 };
 
@@ -26,6 +27,12 @@ FALLIBLE client_plan_placement(struct client *client, const struct proto_plan_re
 FALLIBLE client_apply_placement(struct client *client, const struct proto_placement *placement,
                                 void (*progress)(void *context, const struct proto_progress *), void *context,
                                 struct proto_progress *last);
+
+// The shards of a front. On error *out is zeroed; otherwise the caller releases it with proto_shards_deinit.
+// EXPERTD_ERR_UNIMPLEMENTED: the daemon was started without --shard-hosts; EXPERTD_ERR_LOADING: it has not begun to connect.
+FALLIBLE client_list_shards(struct client *client, int64_t timeout_us, struct proto_shards *out);
+// Returns when the change has begun. EXPERTD_ERR_INVALID: no shard has the address, or it cannot be added.
+FALLIBLE client_change_shard(struct client *client, const struct proto_change_shard *change, int64_t timeout_us);
 
 // Returns when the daemon has accepted the call, before it drains. *active: requests that are not finished yet.
 FALLIBLE client_drain(struct client *client, const char *reason, int64_t timeout_us, uint64_t *active);

@@ -12,8 +12,9 @@ FALLIBLE command_status(struct client *client, const struct ctl_options *options
 FALLIBLE command_forward(struct client *client, const struct ctl_options *options);
 // Compares the answers of the daemon at options->with with those of `client`'s.
 FALLIBLE command_compare(struct client *client, const struct ctl_options *options);
-// These two use the admin socket: `client` is connected to it.
+// These three use the admin socket: `client` is connected to it.
 FALLIBLE command_placement(struct client *client, const struct ctl_options *options);
+FALLIBLE command_shards(struct client *client, const struct ctl_options *options);
 FALLIBLE command_drain(struct client *client, const struct ctl_options *options);
 // Runs until it is interrupted, or once. `admin` is connected to the admin socket; NULL: the shards are not shown. `address` is the
 // daemon's.

@@ -92,7 +92,16 @@ static FALLIBLE find_admin(struct client *client, const struct ctl_options *opti
 }
 
 static bool uses_admin_socket(const struct ctl_options *options) {
-    return options->command == COMMAND_PLACEMENT || options->command == COMMAND_DRAIN;
+    return options->command == COMMAND_PLACEMENT || options->command == COMMAND_SHARDS || options->command == COMMAND_DRAIN;
+}
+
+// The same also while the daemon loads: until then it describes nothing.
+static FALLIBLE find_admin_early(struct client *client, const struct ctl_options *options, char out[ADDRESS_TEXT_MAX]) {
+    err_t e = find_admin(client, options, out);
+    if (e.code != EXPERTD_ERR_LOADING || ctl_admin_default(client_address(client), out)) {
+        return e.code == EXPERTD_ERR_LOADING ? OK : e;
+    }
+    return err_context(e, "until it has loaded, the daemon does not tell its admin address, give it with --admin");
 }
 
 // On error *out is the client that failed, if any: the caller reports its refusal.
@@ -105,7 +114,7 @@ static FALLIBLE open_client(const struct ctl_options *options, const char *addre
     if (!uses_admin_socket(options)) {
         return OK;
     }
-    TRY(find_admin(*out, options, admin));
+    TRY(find_admin_early(*out, options, admin));
     client_destroy(*out);
     return client_create_tls(admin, &options->tls, out);
 }
@@ -130,6 +139,9 @@ static int run_command(const struct ctl_options *options, const char *address) {
             break;
         case COMMAND_PLACEMENT:
             e = command_placement(client, options);
+            break;
+        case COMMAND_SHARDS:
+            e = command_shards(client, options);
             break;
         case COMMAND_DRAIN:
             e = command_drain(client, options);

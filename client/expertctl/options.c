@@ -6,6 +6,7 @@
 
 #include "base/suggest.h"
 #include "client/expertctl/options_number.h"
+#include "client/expertctl/options_words.h"
 
 enum { DEFAULT_TIMEOUT_S = 30, BENCH_FLAGS_MAX = 64 };
 
@@ -24,6 +25,8 @@ static const struct command_row COMMANDS[] = {
     {"compare", COMMAND_COMPARE, "send the same rows to two daemons, and report how far the second one's answers are off"},
     {"placement", COMMAND_PLACEMENT,
      "show | plan | apply PLAN.json: show which shard holds which expert, plan a more even placement, apply it"},
+    {"shards", COMMAND_SHARDS,
+     "[list] | drain ADDRESS | add ADDRESS | remove ADDRESS: show a front's shards in other processes, change them"},
     {"drain", COMMAND_DRAIN, "let the daemon finish its requests and exit"},
     {"bench", COMMAND_BENCH,
      "load a daemon: report throughput, latencies, wrong answers, and whether the client was the bottleneck"},
@@ -47,7 +50,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         FAIL(EXPERTD_ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
     FAIL(EXPERTD_ERR_USAGE,
-         "unknown command %s: it is one of models, status, forward, compare, placement, drain, bench, top, inspect (see expertctl "
+         "unknown command %s: it is one of models, status, forward, compare, placement, shards, drain, bench, top, inspect (see "
+         "expertctl "
          "--help)",
          word);
 }
@@ -176,6 +180,7 @@ static FALLIBLE set_shared(struct ctl_options *out, const char *value) {
     }
 SWITCH_SETTER(once, once)
 SWITCH_SETTER(wait, wait)
+SWITCH_SETTER(cancel, cancel)
 SWITCH_SETTER(json, json)
 SWITCH_SETTER(timings, timings)
 SWITCH_SETTER(tls, tls.on)
@@ -260,6 +265,7 @@ enum {
     FORWARD = 1 << COMMAND_FORWARD,
     COMPARE = 1 << COMMAND_COMPARE,
     PLACEMENT = 1 << COMMAND_PLACEMENT,
+    SHARDS = 1 << COMMAND_SHARDS,
     DRAIN = 1 << COMMAND_DRAIN,
     BENCH = 1 << COMMAND_BENCH,
     TOP = 1 << COMMAND_TOP,
@@ -300,14 +306,15 @@ static const struct flag_row FLAGS[] = {
     {"--split", "N", set_split, FORWARD | COMPARE, "send N tokens per call; the answer's bytes stay the same"},
     {"--weights-id", "HEX", set_weights_id, FORWARD, "fail instead of answering with other weights"},
     {"--timings", NULL, set_timings, FORWARD, "print the daemon's times per stage"},
-    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN | TOP,
+    {"--admin", "ADDRESS", set_admin, PLACEMENT | SHARDS | DRAIN | TOP,
      "the admin socket; by default the one that the daemon at --address names"},
     {"--policy", "balanced|contiguous", set_policy, PLACEMENT,
      "plan: balance the shards' rows (the default), or give each shard consecutive experts"},
     {"--replicas", "N", set_replicas, PLACEMENT, "plan: N further copies of the busiest experts of each layer"},
     {"--counts", "FILE", set_counts, PLACEMENT, "plan: use the rows in FILE, in the format of placement show --json"},
     {"--reason", "TEXT", set_reason, DRAIN, "text for the daemon's log"},
-    {"--wait", NULL, set_wait, DRAIN, "return when the daemon has exited"},
+    {"--wait", NULL, set_wait, SHARDS | DRAIN, "return when the daemon has exited; shards drain: when the shard holds no experts"},
+    {"--cancel", NULL, set_cancel, SHARDS, "shards drain: end the drain; the shard may hold experts again"},
     {"--http", "HOST:PORT", set_http, TOP, "the daemon's HTTP address; by default port 7412 of its host"},
     {"--interval", "S", set_interval, TOP, "seconds between two samples (2)"},
     {"--once", NULL, set_once, TOP, "show one interval and exit"},
@@ -418,50 +425,6 @@ static const char *owners_of(unsigned commands, char text[OWNERS_TEXT_MAX]) {
     return text;
 }
 
-static FALLIBLE check_forward(const struct ctl_options *o) {
-    if (!o->have_layer) {
-        FAIL(EXPERTD_ERR_USAGE, "forward needs --layer L; expertctl models lists the layers that are served");
-    }
-    if (!o->hidden) {
-        FAIL(EXPERTD_ERR_USAGE, "forward needs --hidden FILE.npy or --hidden FILE.safetensors:TENSOR");
-    }
-    if (!o->ids != !o->weights) {
-        FAIL(EXPERTD_ERR_USAGE, "--ids and --weights go together; %s is missing", o->ids ? "--weights" : "--ids");
-    }
-    if (o->output_dtype != EXPERTD_DTYPE_NONE && !expertd_dtype_is_float16_or_32(o->output_dtype)) {
-        FAIL(EXPERTD_ERR_USAGE, "--dtype: the answer is f32, bf16 or f16");
-    }
-    if (o->ids && o->router_logits) {
-        FAIL(EXPERTD_ERR_USAGE, "--ids with --weights, or --router-logits: give one of them, the routing cannot come from both");
-    }
-    return OK;
-}
-
-static FALLIBLE check_compare(const struct ctl_options *o) {
-    if (!o->with) {
-        FAIL(EXPERTD_ERR_USAGE, "compare needs --with ADDRESS, the daemon whose answers are compared with those of --address");
-    }
-    return OK;
-}
-
-// Checks the flags that only plan takes, and the file that apply needs.
-static FALLIBLE check_placement(const struct ctl_options *o) {
-    bool planning = o->policy || o->replicas || o->counts || o->output;
-    if (o->placement == PLACEMENT_NONE) {
-        FAIL(EXPERTD_ERR_USAGE, "placement needs one of show, plan, apply PLAN.json");
-    }
-    if (planning && o->placement != PLACEMENT_PLAN) {
-        FAIL(EXPERTD_ERR_USAGE, "--policy, --replicas, --counts and --output belong to expertctl placement plan");
-    }
-    if (o->placement == PLACEMENT_APPLY && !o->plan) {
-        FAIL(EXPERTD_ERR_USAGE, "placement apply needs the file that placement plan --output wrote");
-    }
-    if (o->placement == PLACEMENT_APPLY && o->have_layer) {
-        FAIL(EXPERTD_ERR_USAGE, "placement apply moves all layers of its file: leave --layer out");
-    }
-    return OK;
-}
-
 static FALLIBLE check_flags(struct ctl_options *o, uint64_t seen) {
     char owners[OWNERS_TEXT_MAX];
     for (size_t i = 0; i < FLAG_COUNT; i++) {
@@ -472,54 +435,7 @@ static FALLIBLE check_flags(struct ctl_options *o, uint64_t seen) {
     if (o->bench.given && o->command != COMMAND_BENCH) {
         FAIL(EXPERTD_ERR_USAGE, "%s belongs to expertctl bench", o->bench.given);
     }
-    switch (o->command) {
-    case COMMAND_FORWARD:
-        return check_forward(o);
-    case COMMAND_COMPARE:
-        return check_compare(o);
-    case COMMAND_PLACEMENT:
-        return check_placement(o);
-    case COMMAND_INSPECT:
-        if (!o->inspected) {
-            FAIL(EXPERTD_ERR_USAGE, "inspect needs a model: a folder, ORG/NAME in the Hugging Face cache, or synthetic:PRESET");
-        }
-        return OK;
-    case COMMAND_BENCH:
-        if (o->bench.compare[0] && o->output_dtype != EXPERTD_DTYPE_NONE) {
-            FAIL(EXPERTD_ERR_USAGE, "--compare calls no daemon: leave --dtype out");
-        }
-        return bench_options_finish(&o->bench);
-    default:
-        return OK;
-    }
-}
-
-// Reads a word after the command: placement's subcommand, or the file of placement apply.
-static FALLIBLE read_word(const char *word, struct ctl_options *out) {
-    static const char *const NAMES[] = {"show", "plan", "apply"};
-    if (out->command == COMMAND_PLACEMENT && out->placement == PLACEMENT_NONE) {
-        for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-            if (strcmp(word, NAMES[i]) == 0) {
-                out->placement = (enum placement_command)(PLACEMENT_SHOW + i);
-                return OK;
-            }
-        }
-        const char *near = suggest_word(word, strlen(word), NAMES, sizeof NAMES / sizeof *NAMES);
-        FAIL(EXPERTD_ERR_USAGE, "unknown command placement %s: %s%s", word,
-             near ? "did you mean " : "it is one of show, plan, apply", near ? near : "");
-    }
-    if (out->command == COMMAND_INSPECT && !out->inspected) {
-        out->inspected = word;
-        return OK;
-    }
-    if (out->placement == PLACEMENT_APPLY && !out->plan) {
-        out->plan = word;
-        return OK;
-    }
-    if (out->command == COMMAND_INSPECT) {
-        FAIL(EXPERTD_ERR_USAGE, "%s: inspect describes one model at a time, and %s is named already", word, out->inspected);
-    }
-    FAIL(EXPERTD_ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
+    return ctl_check_command(o);
 }
 
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
@@ -535,15 +451,15 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         } else if (out->command == COMMAND_NONE) {
             TRY(read_command(argv[i], out));
         } else {
-            TRY(read_word(argv[i], out));
+            TRY(ctl_read_word(argv[i], out));
         }
         if (out->command == COMMAND_HELP || out->command == COMMAND_VERSION) {
             return OK;
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(EXPERTD_ERR_USAGE, "a command is missing: models, status, forward, compare, placement, drain, bench, top or inspect "
-                                "(see expertctl --help)");
+        FAIL(EXPERTD_ERR_USAGE, "a command is missing: models, status, forward, compare, placement, shards, drain, bench, top or "
+                                "inspect (see expertctl --help)");
     }
     return check_flags(out, seen);
 }
@@ -571,8 +487,9 @@ void ctl_print_help(FILE *out) {
     print_flags(out, FORWARD);
     fprintf(out, "\nflags of compare (without --layer: all layers)\n");
     print_flags(out, COMPARE);
-    fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
-    print_flags(out, PLACEMENT | DRAIN);
+    fprintf(out, "\nflags of placement, shards and drain (placement without --layer: all layers)\n");
+    print_flags(out, PLACEMENT | SHARDS | DRAIN);
+    fprintf(out, "  shards: rows/s are those of the last full second, as the daemon measures them; --json also has the totals\n");
     fprintf(out, "\nflags of inspect (it runs expertd --inspect: the expertd beside this program, else the one on PATH)\n");
     print_flags(out, INSPECT);
     fprintf(out, "\nflags of top (--json: an object per line)\n");

@@ -21,6 +21,7 @@ enum command {
     COMMAND_COMPARE,
     COMMAND_BENCH,
     COMMAND_PLACEMENT,
+    COMMAND_SHARDS,
     COMMAND_DRAIN,
     COMMAND_TOP,
     COMMAND_INSPECT,
@@ -30,6 +31,8 @@ enum command {
 
 enum placement_command { PLACEMENT_NONE, PLACEMENT_SHOW, PLACEMENT_PLAN, PLACEMENT_APPLY };
 
+enum shards_command { SHARDS_NONE, SHARDS_LIST, SHARDS_DRAIN, SHARDS_ADD, SHARDS_REMOVE };
+
 // Strings are borrowed from argv.
 struct ctl_options {
     enum command command;
@@ -38,7 +41,7 @@ struct ctl_options {
     bool json;
     int64_t timeout_us; // of each call
     const char *model;  // "": the only served model, or all models
-    // placement and drain
+    // placement, shards and drain
     const char *admin; // the admin socket's address; NULL: taken from Describe
     enum placement_command placement;
     enum proto_policy policy;
@@ -46,6 +49,10 @@ struct ctl_options {
     const char *counts, *plan; // files
     const char *reason;        // NULL: none
     bool wait;
+    // shards
+    enum shards_command shards_command;
+    const char *shard; // its address
+    bool cancel;
     // compare
     const char *with; // the second daemon's address
     // top
@@ -87,6 +94,10 @@ FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environ
 // becomes the host that was dialled. EXPERTD_ERR_USAGE: it is a Unix socket, and `dialled` is not: that path is on the daemon's
 // host.
 FALLIBLE ctl_admin_address(const char *dialled, const char *named, char out[ADDRESS_TEXT_MAX]);
+
+// The admin socket that a daemon reached at `dialled` has by default, for a daemon that loads and does not describe itself yet.
+// False: there is none, because `dialled` is no Unix socket.
+bool ctl_admin_default(const char *dialled, char out[ADDRESS_TEXT_MAX]);
 
 // Completes options->tls from the environment. TLS is on if --tls, a CA, a certificate or a server's name is given, by a flag or a
 // variable. EXPERTD_ERR_USAGE: $EXPERTD_TLS is neither true nor false; a certificate without its key.

@@ -24,6 +24,17 @@ FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environ
     return OK;
 }
 
+bool ctl_admin_default(const char *dialled, char out[ADDRESS_TEXT_MAX]) {
+    static const char END[] = ".sock";
+    struct address here;
+    if (err_is(address_parse(dialled, &here)) || !here.is_unix) {
+        return false;
+    }
+    size_t length = strlen(here.path), end = strlen(END);
+    length -= length > end && strcmp(here.path + length - end, END) == 0 ? end : 0;
+    return snprintf(out, ADDRESS_TEXT_MAX, "unix:%.*s-admin.sock", (int)length, here.path) < ADDRESS_TEXT_MAX;
+}
+
 FALLIBLE ctl_admin_address(const char *dialled, const char *named, char out[ADDRESS_TEXT_MAX]) {
     struct address here, there;
     TRY(address_parse(dialled, &here));
