@@ -111,7 +111,7 @@ static enum proto_shard_change change_of(const struct ctl_options *options) {
     }
 }
 
-static void print_change(const struct ctl_options *options, const struct proto_shard *shard, bool found) {
+static void print_change(const struct ctl_options *options, struct proto_shard *shard, bool found) {
     switch (change_of(options)) {
     case PROTO_SHARD_KEEP:
         printf("%s: the drain is cancelled\n", options->shard);
@@ -132,7 +132,9 @@ static void print_change(const struct ctl_options *options, const struct proto_s
         } else if (shard->drained) {
             printf("%s: drained, it holds no experts\n", options->shard);
         } else {
-            printf("%s: draining, %" PRIu32 " experts are left\n", options->shard, shard->ready + shard->loading + shard->retiring);
+            printf("%s: the drain is requested, %" PRIu32 " experts are left%s%s\n", options->shard,
+                   shard->ready + shard->loading + shard->retiring, shard->live ? "" : "; the shard is ",
+                   shard->live ? "" : table_text(shard->state));
         }
     }
 }

@@ -14,6 +14,7 @@
 #include "client/expertctl/http_get.h"
 #include "client/expertctl/print/json_out.h"
 #include "client/expertctl/print/quantity.h"
+#include "client/expertctl/print/shard_table.h"
 #include "client/expertctl/print/table.h"
 #include "client/expertctl/top_sample.h"
 
@@ -24,12 +25,14 @@ enum { DEFAULT_HTTP_PORT = 7412 };
 struct snapshot {
     struct top_sample sample;
     struct proto_placements placements;
+    struct proto_shards front; // no items: the daemon is no front
 };
 
 struct top {
     const struct ctl_options *options;
     struct address http;
     struct client *admin;         // borrowed; NULL: shards are not shown
+    bool is_no_front;             // the daemon has no shards in other processes
     struct snapshot snapshots[2]; // [0] the earlier one
     struct top_shards *shards;    // owned; too large for a stack
 };
@@ -46,6 +49,18 @@ static FALLIBLE find_http(const char *daemon, const struct ctl_options *options,
     return address_parse(text, out);
 }
 
+// A daemon without shards in other processes is asked once.
+static FALLIBLE list_front(struct top *top, struct proto_shards *out) {
+    err_t e = client_list_shards(top->admin, top->options->timeout_us, out);
+    top->is_no_front = e.code == EXPERTD_ERR_UNIMPLEMENTED;
+    return top->is_no_front || e.code == EXPERTD_ERR_LOADING ? OK : e;
+}
+
+static void snapshot_deinit(struct snapshot *snapshot) {
+    proto_placements_deinit(&snapshot->placements);
+    proto_shards_deinit(&snapshot->front);
+}
+
 static FALLIBLE take_snapshot(struct top *top, struct snapshot *out) {
     char *page;
     TRY(http_get(&top->http, "/metrics", top->options->timeout_us, &page));
@@ -54,6 +69,9 @@ static FALLIBLE take_snapshot(struct top *top, struct snapshot *out) {
     out->sample.at_ns = clock_now_ns();
     if (!err_is(e) && top->admin && out->sample.ready) {
         e = client_show_placement(top->admin, &(struct proto_layers){0}, top->options->timeout_us, &out->placements);
+    }
+    if (!err_is(e) && top->admin && !top->is_no_front) {
+        e = list_front(top, &out->front);
     }
     return e;
 }
@@ -87,9 +105,21 @@ static double rows_of(const struct top_shards *shards) {
     return rows;
 }
 
-static double load_of(const struct top_shards *shards, size_t shard) {
-    double rows = rows_of(shards);
-    return rows > 0 ? shards->items[shard].rows * (double)shards->count / rows : 0;
+// A front's placements also have ranks that no shard has yet.
+static double load_of(const struct top *top, size_t shard) {
+    const struct proto_shards *front = &top->snapshots[1].front;
+    double rows = rows_of(top->shards), count = front->count > 0 ? front->summary.live : (double)top->shards->count;
+    return rows > 0 ? top->shards->items[shard].rows * count / rows : 0;
+}
+
+// The front's listing with the rates of its own shards, which it does not measure: from the placements.
+static void set_local_rates(struct top *top) {
+    struct proto_shards *front = &top->snapshots[1].front;
+    for (size_t i = 0; i < front->count; i++) {
+        struct proto_shard *s = &front->items[i];
+        s->rows_per_second =
+            s->local ? top->shards->items[s->shard % TOP_SHARDS_MAX].rows / seconds_between(top) : s->rows_per_second;
+    }
 }
 
 // ---- text
@@ -127,18 +157,22 @@ static FALLIBLE fill_shards(const struct top *top, struct table *table) {
         TRY(table_cell(table, 0, "%zu", i));
         TRY(table_cell(table, 1, "%" PRIu32, top->shards->items[i].experts));
         TRY(table_cell(table, 2, "%.1f", top->shards->items[i].rows / seconds_between(top)));
-        TRY(table_cell(table, 3, "%.2f", load_of(top->shards, i)));
+        TRY(table_cell(table, 3, "%.2f", load_of(top, i)));
     }
     return OK;
 }
 
 static FALLIBLE print_shards(const struct top *top) {
     static const char *const NAMES[] = {"SHARD", "EXPERTS", "ROWS/S", "LOAD", NULL};
+    const struct proto_shards *front = &top->snapshots[1].front;
     struct table table;
     if (top->shards->count == 0) {
-        return OK;
+        return front->count > 0 ? shard_table_print(front, false, stdout) : OK;
     }
     printf("placement epoch %" PRIu64 "\n", top->shards->epoch);
+    if (front->count > 0) {
+        return shard_table_print(front, true, stdout);
+    }
     table_init(&table, NAMES, 0xf);
     err_t e = fill_shards(top, &table);
     if (!err_is(e)) {
@@ -167,12 +201,33 @@ static json_t *latency_json(const struct top *top, bool queue) {
                      quantile_us(top, queue, 0.99));
 }
 
+static json_t *front_json(const struct top *top) {
+    const struct proto_shards *front = &top->snapshots[1].front;
+    json_t *list = json_array();
+    for (size_t i = 0; i < front->count; i++) {
+        const struct proto_shard *s = &front->items[i];
+        size_t slot = s->shard % TOP_SHARDS_MAX;
+        json_t *object = shard_json(s);
+        if (object) {
+            json_object_set_new(object, "experts_by_state", json_incref(json_object_get(object, "experts")));
+            json_object_set_new(object, "experts", json_integer(top->shards->items[slot].experts));
+            json_object_set_new(object, "rows_per_s", json_real(s->rows_per_second));
+            json_object_set_new(object, "load", json_real(load_of(top, slot)));
+        }
+        json_array_append_new(list, object);
+    }
+    return list;
+}
+
 static json_t *shards_json(const struct top *top) {
+    if (top->snapshots[1].front.count > 0) {
+        return front_json(top);
+    }
     json_t *list = json_array();
     for (size_t i = 0; i < top->shards->count; i++) {
         json_array_append_new(list, json_pack("{s:I, s:I, s:f, s:f}", "shard", (json_int_t)i, "experts",
                                               (json_int_t)top->shards->items[i].experts, "rows_per_s",
-                                              top->shards->items[i].rows / seconds_between(top), "load", load_of(top->shards, i)));
+                                              top->shards->items[i].rows / seconds_between(top), "load", load_of(top, i)));
     }
     return list;
 }
@@ -201,6 +256,9 @@ static json_t *top_json(const struct top *top) {
         json_object_update(object, gauges);
         json_object_set_new(object, "placement_epoch", json_integer((json_int_t)top->shards->epoch));
         json_object_set_new(object, "shards", shards_json(top));
+        if (top->snapshots[1].front.count > 0) {
+            json_object_set_new(object, "shards_summary", shard_summary_json(&top->snapshots[1].front.summary));
+        }
     }
     json_decref(gauges);
     return object;
@@ -223,6 +281,7 @@ static FALLIBLE print_line(json_t *object) {
 
 static FALLIBLE show(struct top *top) {
     top_read_shards(&top->snapshots[0].placements, &top->snapshots[1].placements, top->shards);
+    set_local_rates(top);
     if (!top->options->json) {
         return print_text(top);
     }
@@ -240,7 +299,7 @@ static FALLIBLE run(struct top *top) {
         if (top->options->once) {
             return OK;
         }
-        proto_placements_deinit(&top->snapshots[0].placements);
+        snapshot_deinit(&top->snapshots[0]);
         top->snapshots[0] = top->snapshots[1];
         top->snapshots[1] = (struct snapshot){0};
     }
@@ -254,8 +313,8 @@ FALLIBLE command_top(const char *address, struct client *admin, const struct ctl
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the shards' figures");
     }
     err_t e = run(&top);
-    proto_placements_deinit(&top.snapshots[0].placements);
-    proto_placements_deinit(&top.snapshots[1].placements);
+    snapshot_deinit(&top.snapshots[0]);
+    snapshot_deinit(&top.snapshots[1]);
     free(top.shards);
     return e;
 }

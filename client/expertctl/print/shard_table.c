@@ -69,8 +69,8 @@ static void explain(const struct proto_shard *s, FILE *out) {
 static void print_summary(const struct proto_shards_summary *s, FILE *out) {
     fprintf(out, "%" PRIu32 " of %" PRIu32 " shards take rows; ", s->live, s->shards);
     if (s->uncovered > 0) {
-        fprintf(out, "%" PRIu32 " of %" PRIu32 " experts are on none of them: calls that need one fail with SHARD_LOST\n",
-                s->uncovered, s->experts);
+        fprintf(out, "%" PRIu32 " of %" PRIu32 " experts are on none of them: calls that need one fail\n", s->uncovered,
+                s->experts);
     } else {
         fprintf(out, "each of the %" PRIu32 " experts is on one of them\n", s->experts);
     }

@@ -107,11 +107,40 @@ static void placement_and_drain_refuse_flags_of_other_commands(void **state) {
     assert_refused("placement show --replicas 2", "belong to expertctl placement plan");
     assert_refused("placement plan --policy even", "balanced or contiguous");
     assert_refused("placement plan --replicas -1", "an integer");
-    assert_refused("placement show --wait", "belongs to expertctl drain");
+    assert_refused("placement show --wait", "belongs to expertctl shards and drain");
     assert_refused("drain --counts c.json", "belongs to expertctl placement");
-    assert_refused("models --admin unix:/a", "belongs to expertctl placement, drain and top");
+    assert_refused("models --admin unix:/a", "belongs to expertctl placement, shards, drain and top");
     assert_refused("forward --layer all --hidden h.npy", "--layer L");
     assert_refused("drain now", "one command at a time");
+}
+
+static void shards_has_commands_that_name_a_shard(void **state) {
+    (void)state;
+    struct ctl_options o;
+    assert_false(err_is(parse(&o, "shards")));
+    assert_int_equal(o.command, COMMAND_SHARDS);
+    assert_int_equal(o.shards_command, SHARDS_LIST);
+    assert_false(err_is(parse(&o, "shards list --admin unix:/a.sock")));
+    assert_int_equal(o.shards_command, SHARDS_LIST);
+    assert_false(err_is(parse(&o, "shards drain 10.0.0.7:7421 --wait")));
+    assert_int_equal(o.shards_command, SHARDS_DRAIN);
+    assert_string_equal(o.shard, "10.0.0.7:7421");
+    assert_true(o.wait && !o.cancel);
+    assert_false(err_is(parse(&o, "shards --cancel drain host:1")));
+    assert_true(o.cancel);
+    assert_false(err_is(parse(&o, "shards add host:1")));
+    assert_int_equal(o.shards_command, SHARDS_ADD);
+    assert_false(err_is(parse(&o, "shards remove host:1 --json")));
+    assert_int_equal(o.shards_command, SHARDS_REMOVE);
+    assert_refused("shards drian host:1", "did you mean drain");
+    assert_refused("shards host:1", "it is one of list, drain, add, remove");
+    assert_refused("shards drain", "needs the address of a shard");
+    assert_refused("shards add a:1 b:1", "a:1 is named already");
+    assert_refused("shards list a:1", "one command at a time");
+    assert_refused("shards --wait", "--wait belongs to expertctl shards drain");
+    assert_refused("shards add a:1 --cancel", "--cancel belongs to expertctl shards drain");
+    assert_refused("shards drain a:1 --cancel --wait", "leave --wait out");
+    assert_refused("drain --cancel", "belongs to expertctl shards");
 }
 
 static void help_and_version_ask_for_nothing_else(void **state) {
@@ -150,7 +179,7 @@ static void top_has_a_default_interval_and_host(void **state) {
     assert_refused("top --http unix:/x", "HOST:PORT");
     assert_refused("top --interval 0", "--interval 0");
     assert_refused("status --once", "belongs to expertctl top");
-    assert_refused("status --admin unix:/a", "placement, drain and top");
+    assert_refused("status --admin unix:/a", "placement, shards, drain and top");
 }
 
 static void wrong_lines_are_named(void **state) {
@@ -281,6 +310,11 @@ static void the_admin_address_is_one_that_can_be_dialled(void **state) {
         assert_false(err_is(ctl_admin_address(CASES[i][0], CASES[i][1], out)));
         assert_string_equal(out, CASES[i][2]);
     }
+    assert_true(ctl_admin_default("unix:/run/expertd.sock", out));
+    assert_string_equal(out, "unix:/run/expertd-admin.sock");
+    assert_true(ctl_admin_default("unix:/run/a", out));
+    assert_string_equal(out, "unix:/run/a-admin.sock");
+    assert_false(ctl_admin_default("host:7411", out));
     assert_int_equal(ctl_admin_address("host:7411", "unix:/run/a-admin.sock", out).code, EXPERTD_ERR_USAGE);
     assert_non_null(strstr(expertd_err_message(), "--admin unix:/run/a-admin.sock"));
 }
@@ -291,6 +325,7 @@ int main(void) {
         cmocka_unit_test(options_have_defaults_and_no_order),
         cmocka_unit_test(placement_has_commands_of_its_own),
         cmocka_unit_test(placement_and_drain_refuse_flags_of_other_commands),
+        cmocka_unit_test(shards_has_commands_that_name_a_shard),
         cmocka_unit_test(help_and_version_ask_for_nothing_else),
         cmocka_unit_test(unknown_words_get_the_nearest_known_one),
         cmocka_unit_test(top_has_a_default_interval_and_host),
