@@ -6,7 +6,6 @@
 
 #include "base/suggest.h"
 #include "client/expertctl/options_number.h"
-#include "client/expertctl/options_words.h"
 
 enum { DEFAULT_TIMEOUT_S = 30, BENCH_FLAGS_MAX = 64 };
 

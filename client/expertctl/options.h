@@ -80,6 +80,12 @@ struct ctl_options {
 // EXPERTD_ERR_USAGE names the word, and the nearest known word. On error out->command is what was read so far; out->json is final.
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out);
 
+// For ctl_options_parse. A word after the command: the subcommand of placement or shards, a shard's address, the file of placement
+// apply, the model of inspect. EXPERTD_ERR_USAGE.
+FALLIBLE ctl_read_word(const char *word, struct ctl_options *out);
+// For ctl_options_parse. Checks the options of the command, which are complete, and fills in its defaults. EXPERTD_ERR_USAGE.
+FALLIBLE ctl_check_command(struct ctl_options *o);
+
 struct ctl_environment {
     const char *address;                                             // EXPERTD_ADDRESS, or NULL
     const char *runtime_dir;                                         // XDG_RUNTIME_DIR, or NULL

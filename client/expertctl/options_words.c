@@ -1,4 +1,5 @@
-#include "client/expertctl/options_words.h"
+// The words of expertctl's command line that are no flags, and what each command needs.
+#include "client/expertctl/options.h"
 
 #include <string.h>
 

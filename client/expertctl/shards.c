@@ -13,7 +13,7 @@
 #include "client/expertctl/print/shard_table.h"
 #include "client/expertctl/print/table.h"
 
-enum { WAIT_STEP_MS = 200 };
+enum { WAIT_STEP_MS = 200, CONFIRM_LOOKS_MAX = 10 };
 
 // ---- list
 
@@ -76,20 +76,20 @@ static void show_wait(struct wait_line *line, const struct proto_shard *s) {
 // Waits until the shard holds no experts, or is gone. *out: its last state.
 static FALLIBLE await_drained(struct client *client, const struct ctl_options *options, struct proto_shard *out, bool *found) {
     struct wait_line line = {.terminal = isatty(STDERR_FILENO)};
-    bool was_draining = false; // the shard confirms it first
+    unsigned not_draining = 0; // looks in a row: a shard in use confirms the request within milliseconds
     err_t e;
     for (;;) {
         e = read_shard(client, options, out, found);
         if (err_is(e) || !*found || out->drained) {
             break;
         }
-        if (was_draining && !out->draining) {
+        not_draining = out->draining || !out->live ? 0 : not_draining + 1;
+        if (not_draining > CONFIRM_LOOKS_MAX) {
             e = err_record(EXPERTD_ERR_INTERNAL, NULL,
                            "the drain of %s ended before the shard was empty: it was cancelled, or the shard was restarted",
                            options->shard);
             break;
         }
-        was_draining = out->draining;
         show_wait(&line, out);
         nanosleep(&(struct timespec){.tv_nsec = (long)WAIT_STEP_MS * NS_PER_MS}, NULL);
     }

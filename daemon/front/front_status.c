@@ -60,7 +60,7 @@ static void describe(const struct front *front, uint32_t rank, const struct memb
                                 .bytes_left = front->notes[rank].bytes_left,
                                 .bytes_per_second = front->notes[rank].bytes_per_second,
                                 .heard_age_ns = status->heard_age_ns,
-                                .round_trip_ns = status->round_trip_ns,
+                                .round_trip_ns = status->heard_age_ns >= 0 ? status->round_trip_ns : 0,
                                 .false_alarms = status->false_alarms,
                                 .connections = figures.connections,
                                 .batches = figures.batches,

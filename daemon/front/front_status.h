@@ -22,7 +22,7 @@ struct front_shard {
     uint64_t bytes, bytes_max;                 // memory for experts
     uint64_t bytes_left, bytes_per_second;     // of loading, as a remote shard says it
     int64_t heard_age_ns;                      // since the last heartbeat's echo; -1: local, or not connected
-    int64_t round_trip_ns;                     // of the last heartbeat; 0: none yet
+    int64_t round_trip_ns;                     // of the last heartbeat; 0: none yet, or not connected
     uint64_t false_alarms;                     // silences that ended before the connection did
     uint64_t connections;                      // rows streams that opened; this and what follows since the start, 0 if local
     uint64_t batches, pieces, rows, bytes_sent, rows_answered, bytes_received, compute_ns, errors, refused;
