@@ -50,8 +50,7 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
     }
     FAIL(EXPERTD_ERR_USAGE,
          "unknown command %s: it is one of models, status, forward, compare, placement, shards, drain, bench, top, inspect (see "
-         "expertctl "
-         "--help)",
+         "expertctl --help)",
          word);
 }
 
