@@ -191,7 +191,8 @@ static void too_many_shards_are_refused(void **state) {
     (void)state;
     uint8_t *bytes = malloc(2 * 4097);
     for (size_t i = 0; i < 4097; i++) {
-        memcpy(bytes + 2 * i, "\x0a\x00", 2);
+        bytes[2 * i] = 1 << 3 | 2; // an entry of 0 bytes
+        bytes[2 * i + 1] = 0;
     }
     struct proto_shards got;
     assert_refused(proto_decode_list_shards_response(bytes, (size_t)2 * 4097, &got), EXPERTD_ERR_TOO_LARGE, "shards",
