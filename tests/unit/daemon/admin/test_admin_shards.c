@@ -23,8 +23,8 @@ struct fixture {
     struct shard_view view; // first: the fakes receive its address
     struct admin *admin;
     struct peer peer;
-    enum expertd_err_code fails; // of the fakes
-    enum shard_change change;    // the last
+    _Atomic int fails;        // of the fakes: an error code
+    enum shard_change change; // the last one, and `changed`: with the view's mutex
     char changed[FRONT_ADDRESS_MAX];
     atomic_int down;
 };
@@ -33,7 +33,7 @@ static err_t fake_list(struct shard_view *view, struct shard_listing *out) {
     struct fixture *f = (struct fixture *)view;
     *out = (struct shard_listing){0};
     if (f->fails) {
-        return err_record(f->fails, NULL, "no front yet");
+        return err_record((enum expertd_err_code)f->fails, NULL, "no front yet");
     }
     out->summary = (struct front_summary){.slots = 16, .shards = 2, .live = 1, .experts = 64, .uncovered = 3, .places = true};
     out->shards = calloc(2, sizeof *out->shards);
@@ -55,10 +55,12 @@ static err_t fake_list(struct shard_view *view, struct shard_listing *out) {
 static err_t fake_change(struct shard_view *view, const char *address, enum shard_change change) {
     struct fixture *f = (struct fixture *)view;
     if (f->fails) {
-        FAIL_FIELD(f->fails, "address", "no shard has the address %s", address);
+        return err_record((enum expertd_err_code)f->fails, "address", "no shard has the address %s", address);
     }
+    pthread_mutex_lock(&view->mutex);
     f->change = change;
     snprintf(f->changed, sizeof f->changed, "%s", address);
+    pthread_mutex_unlock(&view->mutex);
     return OK;
 }
 
@@ -69,6 +71,7 @@ static void on_down(void *context) {
 // The model is never loaded: both methods answer before that.
 static struct fixture *fixture_start(bool has_front) {
     struct fixture *f = calloc(1, sizeof *f);
+    shard_view_init(&f->view);
     struct admin_options options = {.context = f};
     if (has_front) {
         options.shards = (struct admin_shards){&f->view, fake_list, fake_change};
@@ -88,6 +91,7 @@ static void fixture_stop(struct fixture *f) {
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     }
     admin_destroy(f->admin);
+    shard_view_deinit(&f->view);
     free(f);
 }
 
@@ -137,8 +141,10 @@ static void each_change_reaches_the_front(void **state) {
         struct peer_end end = change(f, address, what);
         assert_int_equal(end.status, 0);
         free(end.reply);
+        pthread_mutex_lock(&f->view.mutex);
         assert_int_equal(f->change, WANTED[what]);
         assert_string_equal(f->changed, address);
+        pthread_mutex_unlock(&f->view.mutex);
     }
     fixture_stop(f);
 }
