@@ -90,10 +90,16 @@ static FALLIBLE refuse_lost(const struct placement *placement, uint32_t expert) 
          holders == 1 ? "" : "s", text, holders == 1 ? "is" : "are");
 }
 
-// Computes the number of rows of each slot. An expert's rows are assigned to its live holders in turn, so the first of them may get
-// one more.
-static FALLIBLE size_slots(struct plan *plan, const bool *live) {
+// The number of live holders of the expert before the one that gets its first row.
+static uint32_t offset_of(const struct plan_batch *batch, uint32_t expert, uint32_t holders) {
+    return batch->rotates && holders > 0 ? (batch->rotation + expert) % holders : 0;
+}
+
+// Computes the number of rows of each slot. An expert's rows are assigned to its live holders in turn, so those that come first may
+// get one more.
+static FALLIBLE size_slots(struct plan *plan, const struct plan_batch *batch) {
     const struct placement *placement = plan->placement;
+    const bool *live = batch->live;
     for (uint32_t e = 0; e < placement->num_experts; e++) {
         uint32_t first = placement->holder_first[e], end = placement->holder_first[e + 1];
         uint32_t holders = live ? count_live(placement, live, e) : end - first, taken = 0;
@@ -101,12 +107,15 @@ static FALLIBLE size_slots(struct plan *plan, const bool *live) {
             return refuse_lost(placement, e);
         }
         uint32_t each = holders > 0 ? plan->expert_rows[e] / holders : 0, more = holders > 0 ? plan->expert_rows[e] % holders : 0;
+        uint32_t offset = offset_of(batch, e, holders);
+        plan->next_holder[e] = end;
         for (uint32_t h = first; h < end; h++) {
             bool takes = is_live(live, placement->holders[h]);
-            plan->group_sizes[placement->holder_slots[h]] = takes ? (int32_t)(each + (taken < more)) : 0;
+            uint32_t turn = taken >= offset ? taken - offset : taken + holders - offset;
+            plan->group_sizes[placement->holder_slots[h]] = takes ? (int32_t)(each + (turn < more)) : 0;
+            plan->next_holder[e] = takes && turn == 0 ? h : plan->next_holder[e];
             taken += takes;
         }
-        plan->next_holder[e] = skip_dead(placement, live, first, end);
     }
     return OK;
 }
@@ -163,7 +172,7 @@ FALLIBLE plan_make(struct plan *plan, const struct plan_batch *batch) {
     plan->tokens = batch->tokens;
     plan->top_k = batch->top_k;
     TRY(count_rows(plan, batch->ids, batch->placement->num_experts, batch->num_zero_experts));
-    TRY(size_slots(plan, batch->live));
+    TRY(size_slots(plan, batch));
     first_rows(plan);
     place_rows(plan, batch);
     return OK;

@@ -1,6 +1,6 @@
 // The plan of a batch: from its choices and a placement to each rank's rows, grouped by expert. A pure function, so that tests need
-// only arrays. If n live ranks hold an expert, its i-th row in order of (token, choice) goes to the (i mod n)-th of them; a rank's
-// rows of one expert keep that order.
+// only arrays. If n live ranks hold expert e, its i-th row in order of (token, choice) goes to the ((i + offset) mod n)-th of them,
+// where offset is 0, or rotation + e; a rank's rows of one expert keep that order.
 #ifndef EXPERTD_SHARD_PLAN_H
 #define EXPERTD_SHARD_PLAN_H
 
@@ -34,6 +34,9 @@ struct plan_batch {
     const int32_t *ids;        // [T, K]
     size_t tokens, top_k;      // T, K
     uint32_t num_zero_experts; // identity experts
+    // Differs from batch to batch, so that ranks share the single rows of small batches; rotates is false: offset 0.
+    bool rotates;
+    uint32_t rotation;
 };
 
 // One rank's rows, grouped by its experts.

@@ -127,7 +127,6 @@ static FALLIBLE build(struct front *front) {
     TRY(front_tables_create(front));
     TRY(front_hosts_create(front));
     TRY(front_local_create(front));
-    TRY(create_membership(front));
     front->tick_ns = CLOCK_NEVER; // front_start
     return create_links(front);
 }
@@ -167,6 +166,7 @@ const struct remote_links *front_links(struct front *front) {
 }
 
 FALLIBLE front_start(struct front *front) {
+    TRY(create_membership(front)); // its time begins now
     TRY(front_local_start(front));
     TRY(front_tables_start(front));
     TRY(front_hosts_start(front));

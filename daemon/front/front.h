@@ -20,10 +20,11 @@ struct remote_links;
 // The shards of this process, and slots for those in other processes: more than are listed, because others may be added later.
 uint32_t front_ranks(const struct options *options);
 
-// EXPERTD_ERR_NOMEM, EXPERTD_ERR_CONFIG (limits), EXPERTD_ERR_UNAVAILABLE (threads).
+// EXPERTD_ERR_NOMEM, EXPERTD_ERR_UNAVAILABLE (threads).
 FALLIBLE front_create(const struct front_options *options, struct front **out);
 const struct remote_links *front_links(struct front *front); // for struct engine_options
-// Starts to connect and to load. EXPERTD_ERR_UNAVAILABLE: a thread cannot be started.
+// Starts to connect and to load. EXPERTD_ERR_UNAVAILABLE: a thread cannot be started. EXPERTD_ERR_NOMEM, EXPERTD_ERR_CONFIG
+// (limits).
 FALLIBLE front_start(struct front *front);
 
 // Waits at most wait_ms until each expert is ready on a shard that can be reached, and has been once since front_start. True: every

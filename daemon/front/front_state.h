@@ -12,8 +12,8 @@
 
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
-#include "daemon/rows/row_links.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/rows/row_links.h"
 #include "expert/store/holdings.h"
 #include "proto/shard/shard_control.h"
 #include "shard/membership/holder.h"
@@ -89,7 +89,7 @@ struct front_note {
     uint64_t bytes_left, bytes_per_second;
     uint64_t rows_counted;  // at front.rates_ns
     double rows_per_second; // in the second before
-    int16_t host; // index into the entries of --shard-hosts that listed it; -1: an operator
+    int16_t host;           // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
 struct front {

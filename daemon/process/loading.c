@@ -193,7 +193,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
              log_quote(out->model.name, quoted, sizeof quoted), out->model.model_type, out->model.num_layers,
-             log_quote(model_quantisation(&out->model), formats, sizeof formats), out->model.ranks, out->model.numerics_id,
+             log_quote(model_quantisation(&out->model), formats, sizeof formats), options->shards, out->model.numerics_id,
              (size_t)model_weights_bytes(&out->model), (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }
@@ -383,7 +383,7 @@ static FALLIBLE start_engine(const struct options *options, struct loaded *out) 
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine",
              "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " request_memory_bytes=%zu max_batch_tokens=%u",
-             out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), out->request_memory.bytes,
+             options->shards, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), out->request_memory.bytes,
              options->max_batch_tokens);
     TRY(warn_if_memory_short(options, out->engine));
     // A request may have more tokens than a batch, because it is computed in pieces. The routes of one token must fit into a batch.

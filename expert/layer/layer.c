@@ -19,8 +19,11 @@ static FALLIBLE route(struct batch *b) {
 }
 
 static FALLIBLE plan(struct batch *b, unsigned attempt) {
+    const bool *live = exchange_live(b->engine->exchange, attempt);
     struct plan_batch batch = {.placement = b->shards->placement,
-                               .live = exchange_live(b->engine->exchange, attempt),
+                               .live = live,
+                               .rotates = live != NULL,
+                               .rotation = (uint32_t)b->engine->batches,
                                .ids = b->ids,
                                .tokens = b->tokens,
                                .top_k = b->top_k,

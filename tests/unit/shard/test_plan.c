@@ -50,7 +50,7 @@ static void check_plan(const struct plan *plan, const int32_t *ids, uint32_t exp
 }
 
 // The i-th row of an expert goes to its live holder i mod n.
-static void check_round_robin(const struct plan *plan, const int32_t *ids, const bool *live) {
+static void check_round_robin(const struct plan *plan, const int32_t *ids, const bool *live, const struct plan_batch *batch) {
     const struct placement *p = plan->placement;
     for (uint32_t e = 0; e < p->num_experts; e++) {
         uint32_t count = 0, holders = 0, all[EXPERTS];
@@ -60,7 +60,7 @@ static void check_round_robin(const struct plan *plan, const int32_t *ids, const
         }
         for (size_t i = 0; i < plan->tokens * plan->top_k; i++) {
             if (ids[i] == (int32_t)e) {
-                uint32_t rank = all[count++ % holders], row = plan->choice_row[i];
+                uint32_t rank = all[(count++ + (batch->rotates ? batch->rotation + e : 0)) % holders], row = plan->choice_row[i];
                 assert_true(row >= plan->rank_rows[rank] && row < plan->rank_rows[rank + 1]);
             }
         }
@@ -111,7 +111,7 @@ static void plan_keeps_every_row_over_random_choices_and_placements(void **state
         struct plan_batch batch = plan_batch_of(placement, ids, tokens, top_k);
         assert_false(err_is(plan_make(&plan, &batch)));
         check_plan(&plan, ids, experts);
-        check_round_robin(&plan, ids, NULL);
+        check_round_robin(&plan, ids, NULL, &batch);
         placement_destroy(placement);
     }
     free(memory);
@@ -140,11 +140,13 @@ static void only_live_ranks_get_rows(void **state) {
         plan_init(&plan, memory, TOKENS, CHOICES, EXPERTS, EXPERTS);
         struct plan_batch batch = plan_batch_of(placement, ids, tokens, top_k);
         batch.live = live;
+        batch.rotates = round % 2;
+        batch.rotation = round % 5 == 0 ? UINT32_MAX : (uint32_t)round;
         err_t e = plan_make(&plan, &batch);
         assert_int_equal(e.code, can_be_planned(&batch) ? EXPERTD_ERR_OK : EXPERTD_ERR_SHARD_LOST);
         if (!err_is(e)) {
             check_plan(&plan, ids, experts);
-            check_round_robin(&plan, ids, live);
+            check_round_robin(&plan, ids, live, &batch);
             for (uint32_t r = 0; r < ranks; r++) {
                 assert_true(live[r] || plan_for_rank(&plan, r).rows == 0);
             }
