@@ -1,22 +1,48 @@
 #include "base/threads/thread_priority.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/resource.h>
 
+enum { URGENT_NICE = -10, RELAXED_NICE = 5 };
+
 // For PRIO_PROCESS, Linux takes 0 as the calling thread.
-int thread_priority(void) {
+static int get_nice(void) {
     errno = 0;
     int nice = getpriority(PRIO_PROCESS, 0);
     return errno ? 0 : nice;
 }
 
-bool thread_priority_change(int change) {
-    return setpriority(PRIO_PROCESS, 0, thread_priority() + change) == 0;
+static int set_policy(int policy, int priority) {
+    return sched_setscheduler(0, policy, &(struct sched_param){.sched_priority = priority}); // of the calling thread, on Linux
 }
 
-// Lowering a priority again is always allowed.
-bool thread_priority_may_change(int change) {
-    int before = thread_priority();
-    bool allowed = thread_priority_change(change);
-    return (!allowed || setpriority(PRIO_PROCESS, 0, before) == 0) && allowed;
+enum thread_urgency thread_make_urgent(void) {
+    if (set_policy(SCHED_RR | SCHED_RESET_ON_FORK, sched_get_priority_min(SCHED_RR)) == 0) {
+        return THREAD_REALTIME;
+    }
+    return setpriority(PRIO_PROCESS, 0, URGENT_NICE) == 0 ? THREAD_NICE : THREAD_ORDINARY;
+}
+
+// A process may always give up what it was allowed to take, except SCHED_RESET_ON_FORK: so that is not tried here.
+enum thread_urgency thread_urgency_allowed(void) {
+    int before = get_nice();
+    if (set_policy(SCHED_RR, sched_get_priority_min(SCHED_RR)) == 0) {
+        (void)set_policy(SCHED_OTHER, 0);
+        return THREAD_REALTIME;
+    }
+    if (setpriority(PRIO_PROCESS, 0, URGENT_NICE) == 0) {
+        (void)setpriority(PRIO_PROCESS, 0, before);
+        return THREAD_NICE;
+    }
+    return THREAD_ORDINARY;
+}
+
+void thread_relax(void) {
+    (void)setpriority(PRIO_PROCESS, 0, get_nice() + RELAXED_NICE);
+}
+
+const char *thread_urgency_name(enum thread_urgency urgency) {
+    static const char *const NAMES[] = {[THREAD_ORDINARY] = "ordinary", [THREAD_NICE] = "nice", [THREAD_REALTIME] = "realtime"};
+    return NAMES[urgency];
 }

@@ -1,18 +1,24 @@
-// The scheduling priority (nice value) of single threads, which Linux keeps per thread. New threads inherit their creator's.
+// The scheduling of single threads. With all CPUs in matrix products, a thread of ordinary priority answers a heartbeat after tens
+// of milliseconds, in bad cases hundreds. A nice value does not help where Linux groups processes by session
+// (sched_autogroup_enabled): another session gets its share all the same. Measured with twenty busy processes on two CPUs, a timer
+// of 5 ms: late by up to 239 ms with nice 0, 85 ms with nice -10, .5 ms with SCHED_RR.
 #ifndef EXPERTD_BASE_THREADS_THREAD_PRIORITY_H
 #define EXPERTD_BASE_THREADS_THREAD_PRIORITY_H
 
-#include <stdbool.h>
+enum thread_urgency {
+    THREAD_ORDINARY,
+    THREAD_NICE,     // nice -10: needs CAP_SYS_NICE or RLIMIT_NICE (systemd: LimitNICE=-10)
+    THREAD_REALTIME, // SCHED_RR with the lowest priority: needs CAP_SYS_NICE or RLIMIT_RTPRIO (LimitRTPRIO=1)
+};
 
-// With all CPUs in matrix products, a thread of the same priority answers a heartbeat after tens of milliseconds, in bad cases
-// hundreds.
-enum { THREAD_URGENT = -10, THREAD_RELAXED = 5 };
+// Makes the calling thread run before others, as far as the process may. It must not compute for long. Threads that it creates are
+// ordinary again, except for the nice value.
+enum thread_urgency thread_make_urgent(void);
+// What thread_make_urgent would return.
+enum thread_urgency thread_urgency_allowed(void);
+// The calling thread runs after others, and so do threads that it creates.
+void thread_relax(void);
 
-int thread_priority(void); // the calling thread's nice value, -20 (first) to 19 (last)
-// Adds `change` to the calling thread's nice value. False: refused; raising a priority (a negative change) needs CAP_SYS_NICE or
-// RLIMIT_NICE (LimitNICE= in a systemd unit).
-bool thread_priority_change(int change);
-// Would thread_priority_change(change) be allowed?
-bool thread_priority_may_change(int change);
+const char *thread_urgency_name(enum thread_urgency urgency); // "ordinary", "nice", "realtime"
 
 #endif

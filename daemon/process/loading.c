@@ -25,12 +25,12 @@ FALLIBLE loading_select_kernels(const struct options *options) {
 }
 
 void loading_choose_priorities(void) {
-    const bool raised = thread_priority_may_change(THREAD_URGENT);
-    if (!raised) {
-        (void)thread_priority_change(THREAD_RELAXED);
+    const enum thread_urgency urgency = thread_urgency_allowed();
+    if (urgency == THREAD_ORDINARY) {
+        thread_relax();
     }
-    log_line(LOG_LEVEL_INFO, "priorities", "heartbeats_nice=%d compute_nice=%d", raised ? THREAD_URGENT : 0,
-             raised ? 0 : THREAD_RELAXED);
+    log_line(LOG_LEVEL_INFO, "priorities", "heartbeats=%s compute=%s", thread_urgency_name(urgency),
+             urgency == THREAD_ORDINARY ? "relaxed" : "ordinary");
 }
 
 void loading_show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {

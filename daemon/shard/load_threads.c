@@ -96,7 +96,7 @@ static void work(struct shard_service *service, unsigned number) {
 
 static void *load_main(void *context) {
     struct shard_service *service = context;
-    (void)thread_priority_change(THREAD_RELAXED); // computing comes first
+    thread_relax(); // computing comes first
     pthread_mutex_lock(&service->mutex);
     unsigned number = service->loader_numbers++;
     pthread_mutex_unlock(&service->mutex);

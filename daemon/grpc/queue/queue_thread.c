@@ -127,7 +127,7 @@ static void *thread_main(void *argument) {
     struct queue_thread *thread = argument;
     current = thread;
     if (thread->options.is_urgent) {
-        (void)thread_priority_change(THREAD_URGENT);
+        (void)thread_make_urgent();
     }
     if (thread->options.started) {
         thread->options.started(thread);
