@@ -17,7 +17,7 @@
 #include "daemon/front/front_tables.h"
 #include "expert/model/memory.h"
 
-enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 10 };
+enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 60 };
 
 uint32_t front_ranks(const struct options *options) {
     struct options_host host;

@@ -161,9 +161,24 @@ static FALLIBLE take(struct front_connection *c, const struct shard_reply *reply
     }
 }
 
+// A correct shard sends echoes, and an inventory for some loads: far fewer.
+static FALLIBLE count_message(struct front_connection *c) {
+    enum { MESSAGES_MAX = 20000 };
+    int64_t now_ns = clock_now_ns();
+    if (now_ns >= c->second_ns) {
+        c->second_ns = clock_add_ns(now_ns, NS_PER_S);
+        c->messages = 0;
+    }
+    if (++c->messages > MESSAGES_MAX) {
+        FAIL(EXPERTD_ERR_MALFORMED, "the shard sends more than %d control messages a second", MESSAGES_MAX);
+    }
+    return OK;
+}
+
 FALLIBLE front_replies_take(struct front_connection *c, const uint8_t *bytes, size_t length) {
     struct shard_reply reply;
     struct shard_message *message;
+    TRY(count_message(c));
     TRY_IN(shard_decode_reply(bytes, length, &reply, &message), "a control message of the shard");
     err_t e = take(c, &reply);
     shard_message_free(message);

@@ -57,6 +57,8 @@ struct front_connection {
     bool is_closing;             // the membership knows that it ends
     bool is_writing;             // a message is leaving
     bool heartbeat_is_due;       // takes precedence of the outbox
+    uint32_t messages;           // of the shard in the present second
+    int64_t second_ns;           // its end
     int64_t dialled_ns;
     uint8_t token[SHARD_TOKEN_LENGTH];
     STAILQ_HEAD(, front_message) outbox;

@@ -113,7 +113,7 @@ FILES = {
     "wrong_type": ("model: {m}\nshards: [1, 2]\n", "shards (line 2)"),
     "mapping": ("model: {m}\nthreads:\n  a: 1\n", "threads (line 2)"),
     "not_a_number": ("model: {m}\nthreads: many\n", "line 2"),
-    "out_of_range": ("model: {m}\n\nshards: 0\n", "line 3"),
+    "out_of_range": ("model: {m}\n\nshards: 1025\n", "line 3"),
     "not_yaml": ("model: {m}\nlisten: [broken\n", "line"),
     "a_list": ("- model\n", "line 1"),
     "no_value": ("model: {m}\nshards:\n", "line 2"),
