@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.checkpoints import copy_case, read_header
 from harness.cluster import Cluster, Shard
 from harness.daemon import Daemon
 from harness.paths import SANITIZER, SERVED_CASES
@@ -79,6 +80,29 @@ def test_a_shard_of_another_model_is_refused_by_both_digests(case):
         with front.client() as client:
             answers(client, golden)
         stranger.end()
+
+
+def test_an_expert_with_other_bytes_is_refused_by_both_digests(case, wanted, tmp_path):
+    """The configurations and routers are equal: only the digests of the experts tell that one host has other weights."""
+    golden = case("mixtral")
+    altered = copy_case("mixtral", tmp_path)
+    files = sorted(altered.glob("*.safetensors"))
+    for file in files:
+        header, start = read_header(file)
+        for name, entry in header.items():
+            if "experts" in name and name.endswith("weight"):
+                data = bytearray(file.read_bytes())
+                data[start + entry["data_offsets"][0]] ^= 1
+                file.write_bytes(data)
+    with Cluster(golden.folder, shards=2, copies=2) as cluster:
+        address = cluster.shards[1].address
+        cluster.shards[1].end()
+        cluster.shards[1] = Shard(altered, address=address)
+        refused = cluster.front.wait_for("shard_refused")
+        assert refused["reason"] == "other_expert" and refused["address"] == address and {"layer", "expert"} <= set(refused), refused
+        assert len(refused["theirs"]) == 16 and refused["theirs"] != refused["ours"] and "copy them anew" in refused["mend"], refused
+        with cluster.front.client() as client:
+            assert answers(client, golden) == wanted("mixtral", "bf16")[0]
 
 
 def test_another_arithmetic_is_refused_by_both_values(case):

@@ -126,6 +126,28 @@ def test_two_fronts_share_their_shards(pair, case, wanted):
     two.check()
 
 
+def test_lost_copies_are_made_anew_on_other_shards(case, wanted):
+    with Cluster(case(MODEL).folder, shards=3, copies=2, options=("--rereplicate-after", "1")) as cluster:
+        eventually(lambda: sum(shard.experts() for shard in cluster.shards) == 2 * experts_of(case))
+        with load(cluster, case, wanted) as calls:
+            calls.progress()
+            cluster.shards[0].kill()
+            cluster.await_experts(*cluster.shards[1:], count=experts_of(case))
+            cluster.shards[1].kill()  # every expert has a copy on the last one
+            calls.progress()
+        calls.check()
+
+
+def test_a_shard_that_never_answers_holds_up_nobody(pair, case, wanted):
+    pair.shards[0].pause()
+    front = pair.start_front()
+    with load(pair, case, wanted, front=front) as calls:
+        calls.progress()
+    calls.check()
+    pair.shards[0].resume()
+    eventually(lambda: back(front, pair.shards[0]))
+
+
 # ---- hosts
 
 needs_hosts = pytest.mark.skipif(bool(namespaces.REASON), reason=f"hosts: {namespaces.REASON}")
