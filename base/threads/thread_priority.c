@@ -42,6 +42,16 @@ void thread_relax(void) {
     (void)setpriority(PRIO_PROCESS, 0, get_nice() + RELAXED_NICE);
 }
 
+void thread_mutex_init(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    (void)pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+    if (pthread_mutex_init(mutex, &attributes) != 0) { // a kernel without priority inheritance
+        pthread_mutex_init(mutex, NULL);
+    }
+    pthread_mutexattr_destroy(&attributes);
+}
+
 const char *thread_urgency_name(enum thread_urgency urgency) {
     static const char *const NAMES[] = {[THREAD_ORDINARY] = "ordinary", [THREAD_NICE] = "nice", [THREAD_REALTIME] = "realtime"};
     return NAMES[urgency];

@@ -5,6 +5,8 @@
 #ifndef EXPERTD_BASE_THREADS_THREAD_PRIORITY_H
 #define EXPERTD_BASE_THREADS_THREAD_PRIORITY_H
 
+#include <pthread.h>
+
 enum thread_urgency {
     THREAD_ORDINARY,
     THREAD_NICE,     // nice -10: needs CAP_SYS_NICE or RLIMIT_NICE (systemd: LimitNICE=-10)
@@ -18,6 +20,10 @@ enum thread_urgency thread_make_urgent(void);
 enum thread_urgency thread_urgency_allowed(void);
 // The calling thread runs after others, and so do threads that it creates.
 void thread_relax(void);
+
+// Initialises a mutex that urgent threads and others take. While an urgent thread waits for it, the thread that holds it runs as
+// urgently: otherwise busy CPUs would keep the holder, and so the urgent thread, from running.
+void thread_mutex_init(pthread_mutex_t *mutex);
 
 const char *thread_urgency_name(enum thread_urgency urgency); // "ordinary", "nice", "realtime"
 

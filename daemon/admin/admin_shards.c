@@ -49,6 +49,7 @@ static FALLIBLE encode_listing(const struct shard_listing *listing, struct proto
                                               .live = s->live,
                                               .experts = s->experts,
                                               .uncovered = s->uncovered,
+                                              .below_copies = s->below_copies,
                                               .places = s->places,
                                               .stalls = s->stalls}};
     shards.items = calloc(listing->count + 1, sizeof *shards.items);

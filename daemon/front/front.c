@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/threads/thread_priority.h"
 #include "daemon/front/front_connection.h"
 #include "daemon/front/front_hosts.h"
 #include "daemon/front/front_local.h"
@@ -142,7 +143,7 @@ FALLIBLE front_create(const struct front_options *options, struct front **out) {
     front->local = options->options->shards;
     front->ranks = options->model->ranks;
     LIST_INIT(&front->connections);
-    pthread_mutex_init(&front->mutex, NULL);
+    thread_mutex_init(&front->mutex);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -222,13 +223,20 @@ const char *front_waits_for(struct front *front, char text[FRONT_TEXT_MAX]) {
     }
     size_t used =
         (size_t)snprintf(text, FRONT_TEXT_MAX, "%u of %u experts have no shard yet", membership_uncovered_total(m), experts);
+    bool all_ready = true;
     for (uint32_t i = front->local; i < front->ranks; i++) {
         const struct member *member = &m->members[i];
+        all_ready = all_ready && (!member->is_used || member->state == MEMBER_READY);
         if (member->is_used && member->state != MEMBER_READY && used < FRONT_TEXT_MAX) {
             const char *why = front->notes[i].why;
             used += (size_t)snprintf(text + used, FRONT_TEXT_MAX - used, "; %s is %s (%s)", member->address,
                                      member_state_name(member->state), why[0] ? why : member_reason_name(member->reason));
         }
+    }
+    if (all_ready) {
+        snprintf(text + used, FRONT_TEXT_MAX - used,
+                 ", and every shard is ready: together they lack memory for them (raise their --memory-max, or add a shard), or no "
+                 "front places experts (--placement-owner)");
     }
     front_unlock(front);
     return text;

@@ -16,8 +16,11 @@ _Static_assert((int)FRONT_ADDRESS_MAX == (int)MEMBER_ADDRESS_MAX && (int)FRONT_M
 void front_summary(struct front *front, struct front_summary *out) {
     front_lock(front);
     const struct membership *m = &front->membership;
-    *out = (struct front_summary){
-        .slots = front->ranks, .uncovered = membership_uncovered_total(m), .places = m->is_acting, .stalls = m->stalls};
+    *out = (struct front_summary){.slots = front->ranks,
+                                  .uncovered = membership_uncovered_total(m),
+                                  .below_copies = membership_below_copies(m),
+                                  .places = m->is_acting,
+                                  .stalls = m->stalls};
     for (uint32_t layer = 0; layer < front->catalogue.layers; layer++) {
         out->experts += front->layer_experts[layer];
     }
@@ -34,7 +37,8 @@ static void explain(const struct front *front, uint32_t rank, const struct membe
         snprintf(out->message, sizeof out->message, "%s: the shard has %s, this front %s; %s", member_reason_name(refusal->reason),
                  refusal->theirs, refusal->ours, member_reason_mend(refusal->reason));
     } else if (!status->is_live) {
-        snprintf(out->message, sizeof out->message, "%s", front->notes[rank].why);
+        const char *why = front->notes[rank].why;
+        snprintf(out->message, sizeof out->message, "%s", why[0] ? why : member_reason_mend(status->reason));
     }
 }
 

@@ -34,6 +34,7 @@ struct front_summary {
     uint32_t shards, live; // slots in use, and those that take rows
     uint32_t experts;      // of all layers
     uint32_t uncovered;    // experts without a live holder
+    uint32_t below_copies; // experts with fewer live holders than --copies, the uncovered ones too
     bool places;           // this front decides which experts shards hold
     uint64_t stalls;       // ticks that came late: this process did not run
 };

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/memory_cause.h"
+#include "base/threads/thread_priority.h"
 #include "daemon/shard/compute_thread.h"
 #include "daemon/shard/housekeeping.h"
 #include "daemon/shard/load_threads.h"
@@ -29,7 +30,7 @@ FALLIBLE shard_create(const struct shard_options *options, struct shard_service 
     }
     service->options = *options;
     service->threads = threads;
-    pthread_mutex_init(&service->mutex, NULL);
+    thread_mutex_init(&service->mutex);
     pthread_cond_init(&service->compute_wake, NULL);
     pthread_cond_init(&service->load_wake, NULL);
     TAILQ_INIT(&service->sessions);

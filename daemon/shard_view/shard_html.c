@@ -52,6 +52,9 @@ void shard_html_put(const struct shard_listing *listing, FILE *body) {
     } else {
         fputs("each expert is on at least one of them", body);
     }
+    if (summary->below_copies > summary->uncovered) {
+        fprintf(body, "; %" PRIu32 " experts are on fewer of them than --copies asks for", summary->below_copies);
+    }
     fprintf(body, ". This front %s.</p>",
             summary->places ? "decides which experts each shard holds" : "follows the placement of another front");
     fputs("<table><tr><th>shard<th>address<th>state<th>experts (+ loading)<th>memory<th>rows/s<th>round trip<th>heard "

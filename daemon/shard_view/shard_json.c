@@ -85,7 +85,8 @@ void shard_json_add(const struct shard_listing *listing, json_t *object) {
     json_object_set_new(object, "shards_remote", list_json(listing, false));
     json_object_set_new(object, "shards_local", list_json(listing, true));
     json_object_set_new(object, "shards_summary",
-                        json_pack("{s:I, s:I, s:I, s:I, s:b, s:I}", "shards", (json_int_t)s->shards, "live", (json_int_t)s->live,
-                                  "experts", (json_int_t)s->experts, "uncovered", (json_int_t)s->uncovered, "places", s->places,
-                                  "stalls", (json_int_t)s->stalls));
+                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "shards", (json_int_t)s->shards, "live",
+                                  (json_int_t)s->live, "experts", (json_int_t)s->experts, "uncovered", (json_int_t)s->uncovered,
+                                  "below_copies", (json_int_t)s->below_copies, "places", s->places, "stalls",
+                                  (json_int_t)s->stalls));
 }

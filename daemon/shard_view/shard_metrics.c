@@ -135,6 +135,8 @@ static void put_summary(const struct front_summary *s, FILE *out) {
     put_number(out, "front_experts", "gauge", "Experts of all layers.", s->experts);
     put_number(out, "front_experts_uncovered", "gauge", "Experts on no live shard; a batch that needs one fails with SHARD_LOST.",
                s->uncovered);
+    put_number(out, "front_experts_below_copies", "gauge", "Experts on fewer live shards than --copies, the uncovered ones too.",
+               s->below_copies);
     put_number(out, "front_places_experts", "gauge", "1 if this front decides which experts shards hold.", s->places);
     put_number(out, "front_stalls_total", "counter",
                "Times that this process did not run for so long that the silence of its shards says nothing.", s->stalls);

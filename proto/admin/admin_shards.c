@@ -62,7 +62,8 @@ struct field {
     X(3, experts, KIND_U32, WIRE_VARINT)                                                                                           \
     X(4, uncovered, KIND_U32, WIRE_VARINT)                                                                                         \
     X(5, places, KIND_BOOL, WIRE_VARINT)                                                                                           \
-    X(6, stalls, KIND_U64, WIRE_VARINT)
+    X(6, stalls, KIND_U64, WIRE_VARINT)                                                                                            \
+    X(7, below_copies, KIND_U32, WIRE_VARINT)
 
 #define RULE(number, name, kind, wire) [number] = {#name, wire, false, 0},
 #define SHARD_FIELD(number, name, kind, wire)                                                                                      \

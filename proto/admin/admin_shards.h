@@ -31,6 +31,7 @@ struct proto_shards_summary {
     uint32_t shards, live, experts, uncovered;
     bool places;
     uint64_t stalls;
+    uint32_t below_copies;
 };
 
 struct proto_shards {

@@ -10,8 +10,8 @@ static const char TLS_SERVER[] = "%s speaks TLS, and this side plain text: give 
 bool tls_failure_explain(const struct tls_failure_context *context, const char *text, char *out, size_t out_bytes) {
     const char *names = strstr(text, "the server's certificate names ");
     if (!context->tls) {
-        snprintf(out, out_bytes, "%s%s", text,
-                 strstr(text, "Socket closed") ? " (a server that speaks TLS does this: if it does, set tls_ca)" : "");
+        bool may_be_tls = !context->has_answered && strstr(text, "Socket closed");
+        snprintf(out, out_bytes, "%s%s", text, may_be_tls ? " (a server that speaks TLS does this: if it does, set tls_ca)" : "");
         return false;
     }
     if (names) {
@@ -23,7 +23,7 @@ bool tls_failure_explain(const struct tls_failure_context *context, const char *
                  "the certificate of %s was not issued by a CA in tls_ca, or has expired: compare its issuer and dates (openssl "
                  "s_client -connect %s -showcerts) with the files",
                  context->address, context->address);
-    } else if (strstr(text, "Socket closed") || strstr(text, "Connection reset")) {
+    } else if (!context->has_answered && (strstr(text, "Socket closed") || strstr(text, "Connection reset"))) {
         snprintf(
             out, out_bytes,
             "%s closed the connection during the handshake: it may demand a certificate of its client CA (tls_cert and tls_key "

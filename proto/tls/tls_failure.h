@@ -11,6 +11,7 @@ struct tls_failure_context {
     const char *address;
     bool tls;                // the connection was to be TLS
     const char *server_name; // the name that the certificate must have; NULL: the host of the address
+    bool has_answered;       // the server answered on this connection before it failed: plain text and TLS do not meet here
 };
 
 // From the text of gRPC's status, which has no codes for this; the texts are those of gRPC 1.51 with OpenSSL 3. Writes the

@@ -75,6 +75,18 @@ uint32_t membership_uncovered_total(const struct membership *membership) {
     return uncovered;
 }
 
+uint32_t membership_below_copies(const struct membership *membership) {
+    const struct catalogue *catalogue = &membership->options.catalogue;
+    uint32_t below = 0;
+    for (uint32_t layer = 0; layer < catalogue->layers; layer++) {
+        for (uint32_t e = 0; e < catalogue->layer_experts[layer]; e++) {
+            struct expert_id expert = {(uint16_t)layer, (uint16_t)e};
+            below += membership_holders(membership, expert, NULL, 0) < membership->options.copies;
+        }
+    }
+    return below;
+}
+
 bool membership_is_mending(const struct membership *membership, struct expert_id expert) {
     uint32_t cell = catalogue_cell(&membership->options.catalogue, expert);
     for (uint32_t i = 0; i < membership->options.members_max; i++) {
@@ -145,18 +157,23 @@ const char *member_state_name(enum member_state state) {
     return NAMES[state];
 }
 
+static const char SILENT[] =
+    "it does not answer heartbeats: see whether its host is up, its process stopped, or the network between cut";
+static const char UNREACHABLE[] =
+    "see whether its process runs and listens there, its host is up, and the network lets the port pass";
+
 static const struct {
     const char *name, *mend;
 } REASONS[MEMBER_REASONS] = {
     [MEMBER_ADDED] = {"added", ""},
     [MEMBER_CONNECTED] = {"connected", ""},
     [MEMBER_RETURNED] = {"returned", ""},
-    [MEMBER_CONNECT_FAILED] = {"connect_failed", ""},
-    [MEMBER_CONNECT_TIMED_OUT] = {"connect_timed_out", ""},
+    [MEMBER_CONNECT_FAILED] = {"connect_failed", UNREACHABLE},
+    [MEMBER_CONNECT_TIMED_OUT] = {"connect_timed_out", UNREACHABLE},
     [MEMBER_DISCONNECTED] = {"disconnected", ""},
-    [MEMBER_SILENT] = {"silent", ""},
+    [MEMBER_SILENT] = {"silent", SILENT},
     [MEMBER_HEARD] = {"heard_again", ""},
-    [MEMBER_SILENT_TOO_LONG] = {"silent_too_long", ""},
+    [MEMBER_SILENT_TOO_LONG] = {"silent_too_long", SILENT},
     [MEMBER_PAUSE_ENDED] = {"pause_ended", ""},
     [MEMBER_NEEDED] = {"needed", ""},
     [MEMBER_COPIES_CHANGED] = {"copies_changed", ""},

@@ -17,6 +17,8 @@ bool membership_is_live(const struct membership *membership, uint32_t member);
 // The number of experts of a layer, or of all layers, without a live holder in its table. Batches that need one of them fail.
 uint32_t membership_uncovered(const struct membership *membership, uint32_t layer);
 uint32_t membership_uncovered_total(const struct membership *membership);
+// The experts of all layers that fewer live members hold than options.copies; the uncovered ones too.
+uint32_t membership_below_copies(const struct membership *membership);
 // A copy of the expert is being loaded by a connected member, or a lost member that holds it is being dialled.
 bool membership_is_mending(const struct membership *membership, struct expert_id expert);
 // Every expert without a live holder is mending. True if there is none.

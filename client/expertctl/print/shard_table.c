@@ -74,6 +74,10 @@ static void print_summary(const struct proto_shards_summary *s, FILE *out) {
     } else {
         fprintf(out, "each of the %" PRIu32 " experts is on one of them\n", s->experts);
     }
+    if (s->below_copies > s->uncovered) {
+        fprintf(out, "%" PRIu32 " of %" PRIu32 " experts are on fewer of them than --copies asks for\n", s->below_copies,
+                s->experts);
+    }
     if (!s->places) {
         fprintf(out, "another front decides which experts each shard holds\n");
     }
@@ -149,7 +153,7 @@ json_t *shard_json(const struct proto_shard *s) {
 }
 
 json_t *shard_summary_json(const struct proto_shards_summary *s) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:b, s:I}", "shards", (json_int_t)s->shards, "live", (json_int_t)s->live, "experts",
-                     (json_int_t)s->experts, "uncovered", (json_int_t)s->uncovered, "places", s->places, "stalls",
-                     (json_int_t)s->stalls);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "shards", (json_int_t)s->shards, "live", (json_int_t)s->live, "experts",
+                     (json_int_t)s->experts, "uncovered", (json_int_t)s->uncovered, "below_copies", (json_int_t)s->below_copies,
+                     "places", s->places, "stalls", (json_int_t)s->stalls);
 }

@@ -20,7 +20,9 @@ static void describe_lost(const struct dial_stream *stream, char out[EXPERTD_ERR
     char text[EXPERTD_ERR_MESSAGE_MAX / 2];
     snprintf(text, sizeof text, "%.*s", (int)GRPC_SLICE_LENGTH(stream->status_text),
              (const char *)GRPC_SLICE_START_PTR(stream->status_text));
-    struct tls_failure_context context = {.address = stream->channel->address, .tls = stream->channel->tls != NULL};
+    struct tls_failure_context context = {.address = stream->channel->address,
+                                          .tls = stream->channel->tls != NULL,
+                                          .has_answered = stream->connection && atomic_load(&stream->connection->was_up)};
     tls_failure_explain(&context, text, out, EXPERTD_ERR_MESSAGE_MAX);
 }
 

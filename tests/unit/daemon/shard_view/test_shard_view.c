@@ -57,7 +57,8 @@ static struct front_shard SHARDS[] = {
 
 static struct shard_listing listing(void) {
     return (struct shard_listing){
-        .summary = {.slots = 17, .shards = 3, .live = 2, .experts = 16, .uncovered = 3, .places = true, .stalls = 9},
+        .summary =
+            {.slots = 17, .shards = 3, .live = 2, .experts = 16, .uncovered = 3, .below_copies = 7, .places = true, .stalls = 9},
         .count = 3,
         .shards = SHARDS};
 }
@@ -95,7 +96,7 @@ static void the_json_has_remote_and_local_shards_and_the_summary(void **state) {
     assert_int_equal(number(item(root, "shards_local", 0), "bytes"), 4 << 20);
     const json_t *summary = json_object_get(root, "shards_summary");
     assert_true(number(summary, "shards") == 3 && number(summary, "live") == 2 && number(summary, "experts") == 16);
-    assert_true(number(summary, "uncovered") == 3 && number(summary, "stalls") == 9);
+    assert_true(number(summary, "uncovered") == 3 && number(summary, "below_copies") == 7 && number(summary, "stalls") == 9);
     json_decref(root);
 }
 
@@ -140,7 +141,8 @@ static void the_page_has_a_row_for_each_shard_and_escapes_what_peers_say(void **
     assert_has(&page, "<td>10.0.0.7:7421<td>draining<td>5 + 2<td>3 / 64 MiB<td>250<td>0.25 ms<td>12 ms<td>6");
     assert_has(&page, "<td>local:0<td>ready<td>8<td>4 / 8 MiB");
     assert_has(&page, "&lt;b&gt;no&lt;/b&gt; &amp; ");
-    shards.summary.uncovered = 0;
+    assert_has(&page, "7 experts are on fewer of them than --copies asks for. This front decides");
+    shards.summary.uncovered = shards.summary.below_copies = 0;
     shards.summary.places = false;
     shard_html_put(&shards, page.file);
     assert_has(&page, "each expert is on at least one of them. This front follows");
@@ -166,6 +168,7 @@ static void the_metrics_name_each_shard_by_number_and_address(void **state) {
     assert_lacks(&page, "expertd_front_shard_heartbeat_age_seconds{shard=\"4\"");
     assert_lacks(&page, "expertd_front_shard_rows_total{shard=\"0\"");
     assert_has(&page, "\nexpertd_front_experts_uncovered 3\n");
+    assert_has(&page, "\nexpertd_front_experts_below_copies 7\n");
     assert_has(&page, "\nexpertd_front_stalls_total 9\n");
     assert_has(&page, "\nexpertd_front_plans_repeated_total 3\n");
     assert_has(&page, "\nexpertd_front_links_lost_total 2\n");

@@ -34,7 +34,7 @@ static const struct proto_shard SHARD = {.shard = 3,
                                          .refused = 18,
                                          .rows_per_second = 2.5};
 static const struct proto_shards_summary SUMMARY = {
-    .shards = 2, .live = 1, .experts = 96, .uncovered = 12, .places = true, .stalls = UINT64_C(1) << 40};
+    .shards = 2, .live = 1, .experts = 96, .uncovered = 12, .places = true, .stalls = UINT64_C(1) << 40, .below_copies = 40};
 
 static struct proto_bytes encode(struct proto_shard *items, size_t count) {
     struct proto_shards sent = {items, count, SUMMARY};
@@ -65,7 +65,8 @@ static void shards_and_their_summary_round_trip(void **state) {
     assert_int_equal(got.count, 2);
     assert_same(&got.items[0], &items[0]);
     assert_same(&got.items[1], &items[1]);
-    assert_true(got.summary.shards == 2 && got.summary.live == 1 && got.summary.experts == 96 && got.summary.uncovered == 12);
+    assert_true(got.summary.shards == 2 && got.summary.live == 1 && got.summary.experts == 96 && got.summary.uncovered == 12 &&
+                got.summary.below_copies == 40);
     assert_true(got.summary.places && got.summary.stalls == UINT64_C(1) << 40);
     proto_shards_deinit(&got);
     free(bytes.data);
@@ -91,7 +92,8 @@ static void a_shard_matches_protobuf_c(void **state) {
     assert_true(s->shard == 3 && s->listed && s->draining && !s->live && s->ready == 1 && s->failed == 4);
     assert_true(s->bytes_max == UINT64_MAX && s->bytes_per_second == 7 && s->heard_age_ns == -1 && s->round_trip_ns == INT64_MAX);
     assert_true(s->false_alarms == 8 && s->compute_ns == 16 && s->refused == 18 && s->rows_per_second == 2.5);
-    assert_true(theirs->summary->uncovered == 12 && theirs->summary->experts == 96 && theirs->summary->places);
+    assert_true(theirs->summary->uncovered == 12 && theirs->summary->below_copies == 40 && theirs->summary->experts == 96 &&
+                theirs->summary->places);
     expertd__admin__v1__list_shards_response__free_unpacked(theirs, NULL);
     free(bytes.data);
 }

@@ -17,12 +17,16 @@ static void a_listed_shard_is_dialled_and_used_as_soon_as_it_says_what_it_holds(
     assert_int_equal(bench_holders(b, 0, 2), 0);
     assert_int_equal(membership_uncovered(&b->m, 0), 1);
     assert_int_equal(membership_uncovered(&b->m, 1), 2);
+    assert_int_equal(membership_below_copies(&b->m), 3);
     assert_true(membership_is_mending(&b->m, (struct expert_id){1, 0}));
     assert_false(membership_is_mending(&b->m, (struct expert_id){0, 2}));
     assert_false(membership_all_mend(&b->m));
     bench_inventory(b, member, "  rrrr");
     bench_expect(b, "log 0 loading>ready copies_changed; use 0@2; use 1@2; ");
     assert_int_equal(membership_uncovered_total(&b->m), 0);
+    assert_int_equal(membership_below_copies(&b->m), 0);
+    b->m.options.copies = 2;
+    assert_int_equal(membership_below_copies(&b->m), 6);
     assert_true(membership_all_mend(&b->m)); // there is nothing to mend
     bench_destroy(b);
 }

@@ -73,6 +73,18 @@ static void the_table_has_a_row_for_each_shard(void **state) {
     free(text);
 }
 
+static void experts_with_too_few_copies_are_counted(void **state) {
+    (void)state;
+    struct proto_shards shards = {ITEMS, 2, {.shards = 2, .live = 2, .experts = 16, .below_copies = 5, .places = true}};
+    char *text = print(&shards, false);
+    assert_non_null(
+        strstr(text, "each of the 16 experts is on one of them\n5 of 16 experts are on fewer of them than --copies asks for\n"));
+    free(text);
+    json_t *summary = shard_summary_json(&shards.summary);
+    assert_int_equal(json_integer_value(json_object_get(summary, "below_copies")), 5);
+    json_decref(summary);
+}
+
 static void one_front_of_several_says_who_decides(void **state) {
     (void)state;
     struct proto_shards shards = {ITEMS, 2, {.shards = 2, .live = 2, .experts = 16}};
@@ -100,6 +112,7 @@ static void the_json_has_the_totals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_has_a_row_for_each_shard),
+        cmocka_unit_test(experts_with_too_few_copies_are_counted),
         cmocka_unit_test(one_front_of_several_says_who_decides),
         cmocka_unit_test(the_json_has_the_totals),
     };
