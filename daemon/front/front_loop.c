@@ -52,7 +52,7 @@ static void log_member(struct front *front, const struct membership_action *acti
     bool is_bad = action->to == MEMBER_SUSPECT || action->to == MEMBER_DEAD;
     char address[2 * MEMBER_ADDRESS_MAX], why[2 * FRONT_WHY_MAX] = "", quoted[2 * FRONT_WHY_MAX];
     const char *text = front->notes[action->member].why;
-    if (text[0] && !member_is_up(member)) {
+    if (text[0] && action->from != MEMBER_FREE && !member_is_up(member)) { // a used slot has the text of its last shard
         snprintf(why, sizeof why, " message=%s", log_quote(text, quoted, sizeof quoted));
     }
     log_line(is_bad ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "shard", "shard=%u address=%s state=%s before=%s reason=%s%s",
