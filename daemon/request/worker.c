@@ -22,7 +22,10 @@ struct worker {
     struct batcher batcher;
     struct batcher_layer *layers; // the batcher's memory
     bool stopping;
-    bool lost_reported; // compute thread only
+    // The compute thread only.
+    bool lost_reported;
+    int64_t next_lost_ns; // of the log line
+    unsigned long losses_unlogged;
 };
 
 // One batch, from the batcher to its answers.
@@ -182,15 +185,22 @@ static FALLIBLE finish(struct worker *worker, const struct batch *batch, struct 
     return OK;
 }
 
-// Logs the loss of a shard once for all requests of the batch, and reports a permanent loss to the owner.
+// Logs the loss of a shard once for all requests of the batch, and reports a permanent loss to the owner. While an expert has no
+// shard every batch that needs it is lost: then at most one line per second, with the number of those left out. A device's loss is
+// rare.
 static void report_lost(struct worker *worker, const struct batch *batch) {
     struct engine_exchange exchange;
     struct err_copy error;
     char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
     err_save((err_t){EXPERTD_ERR_SHARD_LOST}, &error); // kept for the answers of the requests
     engine_exchange_state(worker->options.engine, &exchange);
-    log_line(LOG_LEVEL_WARNING, "shard_lost", "requests=%zu tokens=%zu for_good=%d message=%s", batch->count, batch->tokens,
-             exchange.lost, log_quote(error.message, quoted, sizeof quoted));
+    const int64_t now_ns = clock_now_ns();
+    const bool is_due = engine_overlaps(worker->options.engine) || now_ns >= worker->next_lost_ns;
+    log_line(is_due ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG, "shard_lost",
+             "requests=%zu tokens=%zu for_good=%d since_last=%lu message=%s", batch->count, batch->tokens, exchange.lost,
+             worker->losses_unlogged, log_quote(error.message, quoted, sizeof quoted));
+    worker->losses_unlogged = is_due ? 0 : worker->losses_unlogged + 1;
+    worker->next_lost_ns = is_due ? clock_add_ns(now_ns, NS_PER_S) : worker->next_lost_ns;
     if (exchange.lost && !worker->lost_reported && worker->options.lost) {
         worker->lost_reported = true;
         worker->options.lost(worker->options.lost_context);

@@ -29,13 +29,27 @@ void serve_count_call(const struct call *call, int grpc_code) {
     }
 }
 
+// Whether a lost request is logged: at most one per second and thread, because every one fails while an expert has no shard.
+// *since_last: those left out.
+static bool is_loss_due(const struct call *call, unsigned long *since_last) {
+    struct serve_thread *thread = &call->serve->threads[call->thread];
+    const int64_t now_ns = clock_now_ns();
+    const bool is_due = now_ns >= thread->next_lost_ns;
+    *since_last = thread->losses_unlogged;
+    thread->losses_unlogged = is_due ? 0 : thread->losses_unlogged + 1;
+    thread->next_lost_ns = is_due ? clock_add_ns(now_ns, NS_PER_S) : thread->next_lost_ns;
+    return is_due;
+}
+
 // The daemon's own errors are logged as errors. A client's mistakes are logged for debugging only: the client sees them.
 static void log_failure(const struct call *call, const struct err_copy *error, uint64_t id) {
+    unsigned long since_last = 0;
     bool is_internal = error->code == EXPERTD_ERR_INTERNAL || error->code == EXPERTD_ERR_IO || error->code == EXPERTD_ERR_NOMEM ||
-                       error->code == EXPERTD_ERR_SHARD_LOST;
+                       (error->code == EXPERTD_ERR_SHARD_LOST && is_loss_due(call, &since_last));
     char quoted[EXPERTD_ERR_MESSAGE_MAX + 64];
-    log_line(is_internal ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "request_failed", "method=%s req=%" PRIu64 " reason=%s message=%s",
-             rpc_method_name(call->method), id, expertd_err_name(error->code), log_quote(error->message, quoted, sizeof quoted));
+    log_line(is_internal ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "request_failed",
+             "method=%s req=%" PRIu64 " reason=%s since_last=%lu message=%s", rpc_method_name(call->method), id,
+             expertd_err_name(error->code), since_last, log_quote(error->message, quoted, sizeof quoted));
 }
 
 void serve_finish_call(struct call *call, const struct err_copy *error) {

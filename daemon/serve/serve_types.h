@@ -80,6 +80,8 @@ struct serve_thread {
     TAILQ_HEAD(, call) calls;
     int64_t due_ns;       // the next tick is not later than this
     int64_t calls_due_ns; // not later than the first message or write deadline of a call
+    int64_t next_lost_ns; // of the log line of a request that failed with SHARD_LOST
+    unsigned long losses_unlogged;
     // Guards `finished`: the worker inserts, the thread removes. Taken with no other lock held.
     pthread_mutex_t mutex;
     STAILQ_HEAD(, serve_request) finished;

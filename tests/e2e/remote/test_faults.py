@@ -111,6 +111,9 @@ def test_without_a_copy_calls_fail_at_once_and_service_returns(case, wanted):
             failed = len(calls.failures)
             calls.progress()
             assert len(calls.failures) == failed
+            cluster.shards[1].kill()
+            eventually(lambda: len(calls.failures) > failed + 200)
+        assert len(cluster.front.events("request_failed")) < (len(calls.failures) - failed) / 2  # the log is not flooded
         assert all("SHARD_LOST" in failure or failure.startswith("UNAVAILABLE") for failure in calls.failures), calls.failures[:3]
 
 
