@@ -56,7 +56,8 @@ void shard_html_put(const struct shard_listing *listing, FILE *body) {
         fprintf(body, "; %" PRIu32 " experts are on fewer of them than --copies asks for", summary->below_copies);
     }
     fprintf(body, ". This front %s.</p>",
-            summary->places ? "decides which experts each shard holds" : "follows the placement of another front");
+            summary->places ? "decides which experts each shard holds"
+                            : "does not place experts: another one does, or none (--placement-owner)");
     fputs("<table><tr><th>shard<th>address<th>state<th>experts (+ loading)<th>memory<th>rows/s<th>round trip<th>heard "
           "before<th>false "
           "alarms</tr>",

@@ -79,7 +79,7 @@ static void print_summary(const struct proto_shards_summary *s, FILE *out) {
                 s->experts);
     }
     if (!s->places) {
-        fprintf(out, "another front decides which experts each shard holds\n");
+        fprintf(out, "this front does not decide which experts each shard holds: another one does, or none (--placement-owner)\n");
     }
 }
 

@@ -145,7 +145,7 @@ static void the_page_has_a_row_for_each_shard_and_escapes_what_peers_say(void **
     shards.summary.uncovered = shards.summary.below_copies = 0;
     shards.summary.places = false;
     shard_html_put(&shards, page.file);
-    assert_has(&page, "each expert is on at least one of them. This front follows");
+    assert_has(&page, "each expert is on at least one of them. This front does not place experts");
     close_text(&page);
 }
 

@@ -90,7 +90,7 @@ static void one_front_of_several_says_who_decides(void **state) {
     struct proto_shards shards = {ITEMS, 2, {.shards = 2, .live = 2, .experts = 16}};
     char *text = print(&shards, true);
     assert_non_null(strstr(text, "8.0 MiB        3 "));
-    assert_non_null(strstr(text, "each of the 16 experts is on one of them\nanother front decides"));
+    assert_non_null(strstr(text, "each of the 16 experts is on one of them\nthis front does not decide"));
     free(text);
 }
 
