@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 enum { URGENT_NICE = -10, RELAXED_NICE = 5 };
@@ -17,8 +18,13 @@ static int set_policy(int policy, int priority) {
     return sched_setscheduler(0, policy, &(struct sched_param){.sched_priority = priority}); // of the calling thread, on Linux
 }
 
+static atomic_bool has_realtime_threads; // of the process
+static _Thread_local bool is_realtime;   // the calling thread
+
 enum thread_urgency thread_make_urgent(void) {
     if (set_policy(SCHED_RR | SCHED_RESET_ON_FORK, sched_get_priority_min(SCHED_RR)) == 0) {
+        is_realtime = true;
+        atomic_store(&has_realtime_threads, true);
         return THREAD_REALTIME;
     }
     return setpriority(PRIO_PROCESS, 0, URGENT_NICE) == 0 ? THREAD_NICE : THREAD_ORDINARY;
@@ -36,6 +42,21 @@ enum thread_urgency thread_urgency_allowed(void) {
         return THREAD_NICE;
     }
     return THREAD_ORDINARY;
+}
+
+bool thread_boost(void) {
+    if (!atomic_load_explicit(&has_realtime_threads, memory_order_relaxed) || is_realtime) {
+        return false;
+    }
+    is_realtime = set_policy(SCHED_RR, sched_get_priority_min(SCHED_RR)) == 0;
+    return is_realtime;
+}
+
+void thread_unboost(bool boosted) {
+    if (boosted) {
+        (void)set_policy(SCHED_OTHER, 0);
+        is_realtime = false;
+    }
 }
 
 void thread_relax(void) {

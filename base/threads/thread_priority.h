@@ -6,6 +6,7 @@
 #define EXPERTD_BASE_THREADS_THREAD_PRIORITY_H
 
 #include <pthread.h>
+#include <stdbool.h>
 
 enum thread_urgency {
     THREAD_ORDINARY,
@@ -24,6 +25,12 @@ void thread_relax(void);
 // Initialises a mutex that urgent threads and others take. While an urgent thread waits for it, the thread that holds it runs as
 // urgently: otherwise busy CPUs would keep the holder, and so the urgent thread, from running.
 void thread_mutex_init(pthread_mutex_t *mutex);
+
+// gRPC's locks do not inherit priorities: an urgent thread would wait for an ordinary one that holds a lock and gets no CPU. So
+// ordinary threads are urgent while they call gRPC. Two system calls, in processes that have realtime threads; otherwise nothing.
+// True: pass it to thread_unboost. False: nothing was changed.
+bool thread_boost(void);
+void thread_unboost(bool boosted);
 
 const char *thread_urgency_name(enum thread_urgency urgency); // "ordinary", "nice", "realtime"
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/threads/thread_priority.h"
 #include "daemon/grpc/dialler/connection.h"
 #include "daemon/grpc/dialler/dial_end.h"
 #include "daemon/grpc/security/identity.h"
@@ -26,7 +27,9 @@ static void unlock(struct dial_stream *stream) {
 static void start_batch(struct dial_stream *stream, const grpc_op *op, struct tag *tag) {
     grpc_call *call = stream->call;
     TAG_HAND_OVER(tag);
+    bool boosted = thread_boost();
     grpc_call_error failed = grpc_call_start_batch(call, op, 1, tag, NULL);
+    thread_unboost(boosted);
     INVARIANT(failed == GRPC_CALL_OK); // fails only for invalid operations
 }
 
@@ -390,8 +393,10 @@ void dial_cancel(struct dial_stream *stream) {
     }
     unlock(stream);
     if (call) {
+        bool boosted = thread_boost();
         grpc_call_cancel(call, NULL);
         grpc_call_unref(call);
+        thread_unboost(boosted);
     }
 }
 

@@ -66,7 +66,9 @@ void queue_thread_wake(struct queue_thread *thread) {
     }
     grpc_call *call = thread->wake_call; // read before the tag is handed over, with which the struct may go away
     TAG_HAND_OVER(&thread->wake_tag);
+    bool boosted = thread_boost();
     grpc_call_error failed = grpc_call_start_batch(call, NULL, 0, &thread->wake_tag, NULL);
+    thread_unboost(boosted);
     INVARIANT(failed == GRPC_CALL_OK);
 }
 
