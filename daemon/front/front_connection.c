@@ -223,6 +223,13 @@ static void greet(struct front_connection *c) {
     }
 }
 
+static void log_refused(const struct front_connection *c, const char *message) {
+    char address[2 * MEMBER_ADDRESS_MAX], quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_WARNING, "control_refused", "shard=%u address=%s message=%s", c->member,
+             log_quote(c->front->membership.members[c->member].address, address, sizeof address),
+             log_quote(message, quoted, sizeof quoted));
+}
+
 static void on_message(void *data, struct dial_stream *stream, struct rpc_buffer *message) {
     struct front_connection *c = data;
     struct front *front = c->front;
@@ -235,6 +242,7 @@ static void on_message(void *data, struct dial_stream *stream, struct rpc_buffer
     err_t e = c->is_closing ? OK : front_replies_take(c, message->data, message->length);
     dial_buffer_release(front->dialler, message);
     if (err_is(e)) {
+        log_refused(c, expertd_err_message());
         break_connection(c, expertd_err_message());
     } else if (was_greeted) {
         read_next(c);

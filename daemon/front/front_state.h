@@ -12,8 +12,8 @@
 
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
-#include "daemon/rows/row_links.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/rows/row_links.h"
 #include "expert/store/holdings.h"
 #include "proto/shard/shard_control.h"
 #include "shard/membership/holder.h"
@@ -87,9 +87,12 @@ struct front_note {
     char why[FRONT_WHY_MAX]; // of the last lost or failed connection; "": none
     uint32_t loading;        // LoadProgress
     uint64_t bytes_left, bytes_per_second;
-    uint64_t rows_counted;  // at front.rates_ns
-    double rows_per_second; // in the second before
-    int16_t host; // index into the entries of --shard-hosts that listed it; -1: an operator
+    int64_t failures_until_ns; // end of the second in which these lines about failed loads were logged
+    uint32_t failures_logged;
+    uint64_t failures_suppressed; // not logged since the last line
+    uint64_t rows_counted;        // at front.rates_ns
+    double rows_per_second;       // in the second before
+    int16_t host;                 // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
 struct front {
