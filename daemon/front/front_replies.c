@@ -37,6 +37,11 @@ static FALLIBLE check_layers(const struct front *front, const struct shard_hello
             FAIL(EXPERTD_ERR_MALFORMED, "layer %u has %u experts on the shard, and %u here", layer->layer, layer->num_experts,
                  front->layer_experts[index]);
         }
+        for (size_t j = 0; j < i; j++) {
+            if (hello->layers[j].layer == layer->layer) {
+                FAIL(EXPERTD_ERR_MALFORMED, "the shard names layer %u twice", layer->layer);
+            }
+        }
     }
     return OK;
 }

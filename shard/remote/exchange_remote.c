@@ -24,7 +24,8 @@ enum {
     PATIENCE_MS = 250,
     PATIENCE_GAPS = 4, // the longest time between answers lately is this part of the patience, at most
     DROP_PATIENCES = 8,
-    LOOK_MS = 10, // between looks at silent ranks. One that was silent in the batch before gets this much
+    STALLS_MAX = 4, // in a row, of a rank that answers a part of each batch
+    LOOK_MS = 10,   // between looks at silent ranks. One that was silent in the batch before gets this much
 };
 
 struct over_remote {
@@ -223,13 +224,12 @@ static bool give_up(struct over_remote *x, uint32_t rank, int64_t now_ns) {
         return false;
     }
     snprintf(why, sizeof why, "connected, but it has answered no rows for %" PRId64 " ms", silence_ns / NS_PER_MS);
-    if (!remote_results_stall(x->results, rank, why)) {
-        return false;
-    }
-    if (silence_ns >= DROP_PATIENCES * patience_ns) {
+    unsigned stalls = remote_results_stall(x->results, rank, why);
+    bool hangs = silence_ns >= DROP_PATIENCES * patience_ns, answers_parts = stalls >= STALLS_MAX && silence_ns < 2 * patience_ns;
+    if (stalls > 0 && (hangs || answers_parts)) {
         drop_rank(x, rank, why);
     }
-    return true;
+    return stalls > 0;
 }
 
 static bool give_up_silent(struct over_remote *x) {

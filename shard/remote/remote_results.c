@@ -23,7 +23,9 @@ struct rank_rows {
 struct rank_pace {
     bool owes;          // rows were sent to it, and nothing has come since
     int64_t since_ns;   // of the latest answer, or of the first rows that it owes
-    int64_t longest_ns; // between answers; decays
+    int64_t asked_ns;   // of the latest batch with rows for it
+    int64_t longest_ns; // between a batch or an answer and the next answer; decays
+    unsigned stalls;    // batches in a row that were ended because of its silence
 };
 
 struct remote_results {
@@ -91,9 +93,10 @@ void remote_results_expect(struct remote_results *results, uint32_t rank, uint64
     results->of_rank[rank] = (struct rank_rows){.generation = generation, .to = to, .rows = rows};
     results->incomplete++;
     struct rank_pace *pace = &results->paces[rank];
+    pace->asked_ns = clock_now_ns();
     if (!pace->owes) {
         pace->owes = true;
-        pace->since_ns = clock_now_ns();
+        pace->since_ns = pace->asked_ns;
     }
     pthread_mutex_unlock(&results->mutex);
 }
@@ -113,12 +116,15 @@ static void fail_rank(struct remote_results *results, uint32_t rank, enum remote
     pthread_cond_broadcast(&results->changed);
 }
 
-// The rank has answered, or its connection has ended. The caller holds the mutex.
-static void note_answer(struct remote_results *results, uint32_t rank, bool still_owes) {
+// The rank has answered at last: rows of an earlier batch, if `late`. The caller holds the mutex.
+static void note_answer(struct remote_results *results, uint32_t rank, bool late, bool still_owes) {
     struct rank_pace *pace = &results->paces[rank];
-    int64_t now_ns = clock_now_ns(), gap_ns = pace->owes ? now_ns - pace->since_ns : 0;
-    int64_t decayed_ns = pace->longest_ns - pace->longest_ns / PACE_DECAY;
-    *pace = (struct rank_pace){.owes = still_owes, .since_ns = now_ns, .longest_ns = gap_ns > decayed_ns ? gap_ns : decayed_ns};
+    int64_t now_ns = clock_now_ns(), begun_ns = late || pace->since_ns > pace->asked_ns ? pace->since_ns : pace->asked_ns;
+    int64_t gap_ns = pace->owes ? now_ns - begun_ns : 0, decayed_ns = pace->longest_ns - pace->longest_ns / PACE_DECAY;
+    pace->owes = still_owes;
+    pace->since_ns = now_ns;
+    pace->longest_ns = gap_ns > decayed_ns ? gap_ns : decayed_ns;
+    pace->stalls = late || still_owes ? pace->stalls : 0;
 }
 
 int64_t remote_results_silence(struct remote_results *results, uint32_t rank, int64_t now_ns, int64_t *longest_ns) {
@@ -132,15 +138,17 @@ int64_t remote_results_silence(struct remote_results *results, uint32_t rank, in
     return silence_ns;
 }
 
-bool remote_results_stall(struct remote_results *results, uint32_t rank, const char *why) {
+unsigned remote_results_stall(struct remote_results *results, uint32_t rank, const char *why) {
     pthread_mutex_lock(&results->mutex);
     const struct rank_rows *r = &results->of_rank[rank];
     bool is_silent = is_incomplete(r) && !r->copying && r->failure == REMOTE_NO_FAILURE;
+    unsigned stalls = 0;
     if (is_silent) {
         fail_rank(results, rank, REMOTE_STALLED, why);
+        stalls = ++results->paces[rank].stalls;
     }
     pthread_mutex_unlock(&results->mutex);
-    return is_silent;
+    return stalls;
 }
 
 void remote_results_fail(struct remote_results *results, uint32_t rank, const char *why) {
@@ -277,7 +285,7 @@ FALLIBLE remote_results_deliver(struct remote_results *results, uint32_t rank, u
     char *to = NULL;
     if (late) {
         results->counts.late++;
-        note_answer(results, rank, is_awaited(results, rank, generation));
+        note_answer(results, rank, true, is_awaited(results, rank, generation));
     } else if (wrong) {
         refuse(results, rank, generation, why);
     } else {
@@ -294,7 +302,7 @@ FALLIBLE remote_results_deliver(struct remote_results *results, uint32_t rank, u
         copy_rows(rows, &batch, to);
         pthread_mutex_lock(&results->mutex);
         add_rows(results, r, rows);
-        note_answer(results, rank, is_incomplete(r));
+        note_answer(results, rank, false, is_incomplete(r));
         pthread_mutex_unlock(&results->mutex);
     }
     return OK;
@@ -304,7 +312,7 @@ void remote_results_deliver_error(struct remote_results *results, uint32_t rank,
                                   const char *why) {
     INVARIANT(rank < results->ranks);
     pthread_mutex_lock(&results->mutex);
-    note_answer(results, rank, false);
+    note_answer(results, rank, false, false);
     if (batch == results->batch.batch && is_awaited(results, rank, generation)) {
         results->counts.errors++;
         fail_rank(results, rank, REMOTE_ANSWERED, why);
@@ -315,6 +323,7 @@ void remote_results_deliver_error(struct remote_results *results, uint32_t rank,
 void remote_results_lose(struct remote_results *results, uint32_t rank, uint64_t generation, const char *why) {
     INVARIANT(rank < results->ranks);
     pthread_mutex_lock(&results->mutex);
+    results->paces[rank].stalls = 0;
     results->paces[rank].owes = false; // rows that it owes over another connection are asked for again
     if (is_awaited(results, rank, generation)) {
         results->counts.links_lost++;

@@ -1,10 +1,12 @@
 """A front beside a shard that says what no correct shard says: that connection ends, its fault is logged, and the other shards serve."""
 
 import json
+import os
 import time
 
 import pytest
 
+from harness.admin import admin_of, admin_pb
 from harness.cluster import Cluster
 from harness.daemon import Daemon
 from harness.fake_shard import FakeShard, answer, reply, rows_of, sleep_until_over, truth_of
@@ -14,8 +16,9 @@ from harness.shard_front import shard_pb
 from harness.waiting import eventually
 
 MODEL = "qwen3_moe_sharded"
-GROWTH_BYTES = 48 << 20
 LARGE = 100 << 20
+GROWTH_BYTES = LARGE + (48 << 20)  # gRPC receives a message before its size can be refused
+GRPC_THREADS = 2 * os.cpu_count()
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +46,22 @@ def pair(golden):
 
 
 class Victim:
-    """A front over the two shards and a fake one, under load."""
+    """A front over the two shards, to which a fake one is added under load."""
 
-    def __init__(self, pair, golden, wanted, control=None, rows=None, options=()):
+    def __init__(self, pair, golden, wanted, control=None, rows=None):
         self.pair, self.fake = pair, FakeShard(pair.truth)
         self.fake.control, self.fake.rows = control or self.fake.control, rows or self.fake.rows
-        self.front = pair.start_front("--placement-owner", "false", *options)
-        self.before = self.front.memory()
-        self.front.stop()
-        self.front = pair.start_front("--placement-owner", "false", *options, addresses=f"{pair.addresses()},{self.fake.address}")
+        self.front = pair.start_front("--placement-owner", "false")
         self.calls = Load(self.front, requests_of(golden), wanted, timeout=5.0 * SLOW)
 
     def __enter__(self):
+        eventually(lambda: {event["address"] for event in self.front.events("shard") if event["state"] == "ready"}
+                   == {shard.address for shard in self.pair.shards})
         self.calls.__enter__()
+        self.calls.progress()
+        self.before = self.front.memory()
+        with admin_of(self.front) as admin:
+            admin.stub.ChangeShard(admin_pb.ChangeShardRequest(address=self.fake.address, change=admin_pb.SHARD_CHANGE_ADD))
         return self
 
     def events(self, name):
@@ -63,22 +69,25 @@ class Victim:
 
     def why(self):
         """The messages of the lines about the fake shard."""
-        return " | ".join(event.get("message", "") for name in ("shard", "shard_refused", "control_refused", "rows_refused") for event in self.events(name))
+        return " | ".join(event.get("message", "") for name in ("shard", "shard_refused", "control_refused", "rows_refused")
+                          for event in self.events(name))
 
     def await_words(self, words):
         eventually(lambda: words in self.why() or f"reason={words}" in self.front.log, 30 * SLOW)
 
     def __exit__(self, kind, *rest):
         self.calls.__exit__(kind, *rest)
-        self.fake.close()
         try:
             if not kind:
+                print(f"longest gap between answers: {self.calls.longest_gap():.2f} s")
                 self.calls.check()
                 after = self.front.memory()
                 assert SANITIZER or after["rss"] < self.before["rss"] + GROWTH_BYTES, (self.before, after)
-                assert after["peak"] < (1 << 30) or SANITIZER
+                assert after["threads"] <= self.before["threads"] + GRPC_THREADS, (self.before, after)
                 self.front.stop()
         finally:
+            print("\n".join(line for line in self.front.log.splitlines() if "event=option" not in line))
+            self.fake.close()
             self.front.kill()
             self.pair.fronts.remove(self.front)
 
@@ -112,7 +121,7 @@ CONTROL = {
     "bytes that are no message": (instead_of_hello(lambda fake: b"\xff" * 40), "not a valid ControlReply"),
     "nothing in the message": (instead_of_hello(lambda fake: b""), "control message of the shard"),
     "no layers": (instead_of_hello(lambda fake: fake.hello(layers=[])), "the shard has 0 layers"),
-    "a layer twice": (instead_of_hello(lambda fake: fake.hello(layers=fake.truth.layers[:1] * len(fake.truth.layers))), "layer"),
+    "a layer twice": (instead_of_hello(lambda fake: fake.hello(layers=fake.truth.layers[:1] * len(fake.truth.layers))), "twice"),
     "other experts": (instead_of_hello(lambda fake: fake.hello(layers=[shard_pb.Layer(layer=layer.layer, num_experts=3)
                                                                          for layer in fake.truth.layers])), "has 3 experts on the shard"),
     "a short token": (instead_of_hello(lambda fake: fake.hello(rows_token=b"short")), "token"),
@@ -164,7 +173,7 @@ def test_a_shard_that_never_greets_holds_up_nobody(victim):
 
 
 def test_failures_without_end_do_not_fill_the_log(victim):
-    flood = [reply(failure=shard_pb.LoadFailure(layer=1, expert=1, message=f"no. {i}\n\x1b[31m")) for i in range(20000)]
+    flood = [reply(failure=shard_pb.LoadFailure(layer=1, expert=1, message=f"no. {i}\n\x1b[31m")) for i in range(2000)]
     with victim(control=after_inventory(*flood, lambda fake: fake.hello())) as v:
         v.await_words("second hello")
         v.calls.progress()
