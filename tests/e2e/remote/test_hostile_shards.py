@@ -38,7 +38,7 @@ def wanted(golden):
 @pytest.fixture(scope="module")
 def pair(golden):
     """Two shards that both hold every expert; each test starts a front of its own over them and a fake one."""
-    with Cluster(golden.folder, shards=2, copies=2, options=("--rereplicate-after", 3600)) as cluster:
+    with Cluster(golden.folder, shards=2, copies=2, options=("--rereplicate-after", 3600, "--heartbeat-ms", 25 * SLOW)) as cluster:
         count = json.loads((golden.folder / "config.json").read_text())["num_experts"] * len(golden.layers)
         cluster.await_experts(count=count)
         cluster.truth = truth_of(cluster.shards[0].daemon, count)
