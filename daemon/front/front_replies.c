@@ -7,8 +7,6 @@
 #include "daemon/front/front_step.h"
 #include "daemon/log/log.h"
 
-enum { FAILURES_LOGGED_MAX = 16 }; // of a shard, in a second
-
 static struct membership_event event_of(const struct front_connection *c, enum membership_event_kind kind) {
     return (struct membership_event){.kind = kind, .member = c->member, .connection = c->number};
 }
@@ -122,24 +120,16 @@ static FALLIBLE take_echo(struct front_connection *c, uint64_t number) {
     return OK;
 }
 
-// A shard does not fill the log: further lines of the same second are counted.
 static void log_failure(const struct front_connection *c, uint32_t layer, uint32_t expert, const char *message) {
     struct front_note *note = &c->front->notes[c->member];
     char address[2 * MEMBER_ADDRESS_MAX], quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
-    int64_t now_ns = clock_now_ns();
-    if (now_ns >= note->failures_until_ns) {
-        note->failures_until_ns = clock_add_ns(now_ns, NS_PER_S);
-        note->failures_logged = 0;
-    }
-    if (note->failures_logged == FAILURES_LOGGED_MAX) {
-        note->failures_suppressed++;
+    if (!front_note_may_log(note, clock_now_ns())) {
         return;
     }
-    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u since_last=%" PRIu64 " message=%s",
+    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u left_out=%" PRIu64 " message=%s",
              c->member, log_quote(c->front->membership.members[c->member].address, address, sizeof address), layer, expert,
-             note->failures_suppressed, log_quote(message, quoted, sizeof quoted));
-    note->failures_logged++;
-    note->failures_suppressed = 0;
+             note->lines_left_out, log_quote(message, quoted, sizeof quoted));
+    note->lines_left_out = 0;
 }
 
 static void take_progress(struct front_connection *c, const struct shard_reply *reply) {

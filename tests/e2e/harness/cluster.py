@@ -7,9 +7,11 @@ import sys
 
 from .daemon import Daemon
 from .namespaces import run
+from .paths import SLOW
 from .waiting import eventually
 
 ON_CPU = ("--threads", "1")  # the machine has few cores, and tests run several processes
+HEARTBEATS = ("--heartbeat-ms", 25 * SLOW) if SLOW > 1 else ()  # of fronts: a slow build does not look like a lost host
 
 
 class Shard:
@@ -95,7 +97,7 @@ class Cluster:
 
     def start_front(self, *options, host=None, wait=True, addresses=None, env=None):
         insecure = ("--insecure",) if self.network and "--tls-ca" not in self.options else ()
-        front = Daemon("--shard-hosts", addresses or self.addresses(), *ON_CPU, *insecure, *self.options, *options, model=self.model,
+        front = Daemon("--shard-hosts", addresses or self.addresses(), *ON_CPU, *HEARTBEATS, *insecure, *self.options, *options, model=self.model,
                        tcp=False, prefix=host.prefix if host else (), wait=wait, env=env)
         self.fronts.append(front)
         return front

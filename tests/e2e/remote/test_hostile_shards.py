@@ -1,5 +1,6 @@
 """A front beside a shard that says what no correct shard says: that connection ends, its fault is logged, and the other shards serve."""
 
+import itertools
 import json
 import os
 import time
@@ -16,8 +17,9 @@ from harness.shard_front import shard_pb
 from harness.waiting import eventually
 
 MODEL = "qwen3_moe_sharded"
-LARGE = 100 << 20
-GROWTH_BYTES = LARGE + (48 << 20)  # gRPC receives a message before its size can be refused
+LARGE, ENDLESS = 40 << 20, 100 << 20  # below and above what a connection may have under way
+BUFFERS_FULL = "Buffers full"  # gRPC's own words
+GROWTH_BYTES = 128 << 20  # gRPC receives a message before its size can be refused
 GRPC_THREADS = 2 * os.cpu_count()
 
 
@@ -38,7 +40,7 @@ def wanted(golden):
 @pytest.fixture(scope="module")
 def pair(golden):
     """Two shards that both hold every expert; each test starts a front of its own over them and a fake one."""
-    with Cluster(golden.folder, shards=2, copies=2, options=("--rereplicate-after", 3600, "--heartbeat-ms", 25 * SLOW)) as cluster:
+    with Cluster(golden.folder, shards=2, copies=2, options=("--rereplicate-after", 3600)) as cluster:
         count = json.loads((golden.folder / "config.json").read_text())["num_experts"] * len(golden.layers)
         cluster.await_experts(count=count)
         cluster.truth = truth_of(cluster.shards[0].daemon, count)
@@ -139,7 +141,7 @@ CONTROL = {
     "a sequence beyond 32 bits": (after_inventory(lambda fake: fake.inventory((1 << 32) + 2, [])), "sequence"),
     "another digest": (after_inventory(lambda fake: fake.inventory(2, copies_of(fake.truth.layers[0].layer, 0))), "other_expert"),
     "a message that is too long": (after_inventory(reply(failure=shard_pb.LoadFailure(message="x" * (65 << 10)))), "bytes"),
-    "a message of 100 MB": (after_inventory(bytes(LARGE)), "bytes"),
+    "a message of 40 MB": (after_inventory(bytes(LARGE)), "bytes"),
 }
 
 
@@ -181,6 +183,29 @@ def test_failures_without_end_do_not_fill_the_log(victim):
         assert "\x1b" not in v.front.log
 
 
+def test_states_that_change_without_end_cost_the_shard_alone(victim):
+    """Neither the log nor the thread that hears the other shards."""
+    def flood(fake, requests, context):
+        yield from itertools.islice(fake.behave(requests, context), 3)
+        for number in itertools.count():
+            yield reply(draining=shard_pb.Draining(drains=number % 2 == 0))
+
+    with victim(control=flood) as v:
+        eventually(lambda: len(v.events("shard")) > 20)
+        v.calls.progress(500)
+        assert len(v.events("shard")) < 1000
+        assert {event["state"] for shard in v.pair.shards for event in v.front.events("shard")
+                if event["address"] == shard.address} <= {"joining", "ready", "loading"}
+
+
+def test_a_message_without_end_costs_its_connection_alone(victim):
+    with victim(control=after_inventory(bytes(8 * ENDLESS))) as v:
+        v.await_words(BUFFERS_FULL)
+        v.calls.progress(500)
+        assert {event["state"] for shard in v.pair.shards for event in v.front.events("shard")
+                if event["address"] == shard.address} <= {"joining", "ready", "loading"}
+
+
 # ---- the rows stream
 
 def each_piece(make):
@@ -207,7 +232,8 @@ ROWS = {
     "no rows": (each_piece(lambda piece: [answer(piece, 0)]), "neither rows nor an error"),
     "2^32 rows": (each_piece(lambda piece: [answer(piece, rows=0xffffffff, results=b"")]), "rows"),
     "bytes that are no message": (each_piece(lambda piece: [b"\xff" * 40]), "refused"),
-    "100 MB": (each_piece(lambda piece: [answer(piece, results=bytes(LARGE))]), "bytes"),
+    "40 MB": (each_piece(lambda piece: [answer(piece, results=bytes(LARGE))]), "bytes"),
+    "100 MB": (each_piece(lambda piece: [answer(piece, results=bytes(ENDLESS))]), BUFFERS_FULL),
     "a stream that ends at once": (lambda fake, requests, context: iter(()), "ended the stream of rows"),
     "an error for each batch": (each_piece(lambda piece: [answer(piece, 0, error=shard_pb.RowsError(reason="SHARD_LOST", message="no\n"))]), ""),
 }
