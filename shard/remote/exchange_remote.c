@@ -225,7 +225,7 @@ static bool give_up(struct over_remote *x, uint32_t rank, int64_t now_ns) {
     }
     snprintf(why, sizeof why, "connected, but it has answered no rows for %" PRId64 " ms", silence_ns / NS_PER_MS);
     unsigned stalls = remote_results_stall(x->results, rank, why);
-    bool hangs = silence_ns >= DROP_PATIENCES * patience_ns, answers_parts = stalls >= STALLS_MAX && silence_ns < 2 * patience_ns;
+    bool hangs = silence_ns >= DROP_PATIENCES * patience_ns, answers_parts = stalls >= STALLS_MAX;
     if (stalls > 0 && (hangs || answers_parts)) {
         drop_rank(x, rank, why);
     }

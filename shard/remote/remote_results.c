@@ -25,7 +25,8 @@ struct rank_pace {
     int64_t since_ns;   // of the latest answer, or of the first rows that it owes
     int64_t asked_ns;   // of the latest batch with rows for it
     int64_t longest_ns; // between a batch or an answer and the next answer; decays
-    unsigned stalls;    // batches in a row that were ended because of its silence
+    int64_t stalled_ns; // since_ns of the latest silence that ended a batch
+    unsigned stalls;    // such silences since it last answered all rows of a batch
 };
 
 struct remote_results {
@@ -145,7 +146,10 @@ unsigned remote_results_stall(struct remote_results *results, uint32_t rank, con
     unsigned stalls = 0;
     if (is_silent) {
         fail_rank(results, rank, REMOTE_STALLED, why);
-        stalls = ++results->paces[rank].stalls;
+        struct rank_pace *pace = &results->paces[rank];
+        pace->stalls += pace->stalled_ns != pace->since_ns;
+        pace->stalled_ns = pace->since_ns;
+        stalls = pace->stalls;
     }
     pthread_mutex_unlock(&results->mutex);
     return stalls;

@@ -45,8 +45,8 @@ enum remote_outcome remote_results_wait(struct remote_results *results, int64_t 
 // For how long a rank has answered nothing although it owes rows: of this batch, or of earlier ones that were ended without them.
 // 0: it owes none, or its rows are being copied. *longest_ns: the longest time lately after which this rank did answer.
 int64_t remote_results_silence(struct remote_results *results, uint32_t rank, int64_t now_ns, int64_t *longest_ns);
-// Fails the batch because of such a rank, as REMOTE_STALLED. Returns the number of batches in a row that failed so, since the rank
-// last answered all rows of one; 0: it has answered meanwhile, and nothing has failed.
+// Fails the batch because of such a rank, as REMOTE_STALLED. Returns the number of its silences that have failed batches since it
+// last answered all rows of one; a silence of several batches counts once. 0: it has answered meanwhile, and nothing has failed.
 unsigned remote_results_stall(struct remote_results *results, uint32_t rank, const char *why);
 
 // Records that a rank's rows cannot be sent: as if its link were lost.
