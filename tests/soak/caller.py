@@ -178,10 +178,12 @@ def main():
     threads = [threading.Thread(target=callers.caller, args=(number,)) for number in range(int(count))]
     for thread in threads:
         thread.start()
-    for line in sys.stdin:
-        callers.move(line.split())
-        print("moved", flush=True)
-    callers.stop.set()
+    try:
+        for line in sys.stdin:
+            callers.move(line.split())
+            print("moved", flush=True)
+    finally:  # also when interrupted
+        callers.stop.set()
     for thread in threads:
         thread.join()
     print(json.dumps({"done": callers.done, "faults": callers.faults, "failed": callers.failed, "wrong": callers.wrong, "lost": callers.lost,
