@@ -40,6 +40,9 @@ struct exchange_over_remote {
     uint32_t local_ranks;             // ranks [0, local_ranks) compute in this process, the others have a link; 0 to options.ranks
     int64_t timeout_ns;               // from dispatch. A rank that has not answered then is lost: its connection is ended
     size_t piece_bytes;               // target size of a message's rows; 0: REMOTE_PIECE_BYTES
+    // A rank that answers nothing for so long, although it owes rows, is left out of the batch if other live ranks hold the experts
+    // of its rows, and its connection is ended after eight times as long. More for a rank whose answers take longer. 0: 250 ms
+    int64_t patience_ns;
 };
 // Reserves exchange_remote_bytes, and attaches itself to the links until it is destroyed. EXPERTD_ERR_NOMEM.
 FALLIBLE exchange_create_remote(const struct exchange_options *options, const struct exchange_over_remote *over,

@@ -20,6 +20,9 @@
 
 enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 60 };
 
+// Of a shard. Its size has nothing to do with --max-message-bytes, the limit for callers.
+enum { MESSAGE_MAX = ROWS_RESULTS_MAX + ROWS_REPLY_HEAD_MAX };
+
 uint32_t front_ranks(const struct options *options) {
     struct options_host host;
     uint32_t hosts = 0;
@@ -102,12 +105,11 @@ static FALLIBLE create_membership(struct front *front) {
 }
 
 static FALLIBLE create_links(struct front *front) {
-    const struct options *o = front->options.options;
     const struct model *model = front->options.model;
     struct dialler_options dialler = {.threads = front_dial_threads(front),
                                       .name = "front",
                                       .is_urgent = true,
-                                      .max_message_bytes = o->max_message_bytes,
+                                      .max_message_bytes = MESSAGE_MAX,
                                       .tick = front_tick,
                                       .context = front};
     TRY(dialler_create(&dialler, &front->dialler));

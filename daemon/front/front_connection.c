@@ -10,6 +10,7 @@
 #include "daemon/log/log.h"
 
 enum { KEEPALIVE_MS = 10000, KEEPALIVE_TIMEOUT_MS = 5000 }; // for connections whose rows stream is idle
+enum { MESSAGES_PER_TICK = 256 };                           // of a shard; a correct one sends a few
 
 static struct front_connection *find(struct front *front, uint32_t member, uint32_t number) {
     struct front_connection *c;
@@ -179,14 +180,6 @@ void front_connection_command(struct front *front, const struct membership_actio
     send_request(c, &request);
 }
 
-void front_connection_heartbeats(struct front *front) {
-    struct front_connection *c;
-    LIST_FOREACH(c, &front->connections, link) {
-        c->heartbeat_is_due = true; // one that has not left yet counts as silence
-        send_next(c);
-    }
-}
-
 // ---- from the shard
 
 // Asks for the shard's next message, but not before the rows stream is open: when the inventory is complete, batches may use the
@@ -194,6 +187,27 @@ void front_connection_heartbeats(struct front *front) {
 static void read_next(struct front_connection *c) {
     if (c->control && !c->is_closing) {
         (void)dial_read(c->control);
+    }
+}
+
+// The same after a message. A shard that sends without end occupies the thread that hears the others for a part of the time only.
+static void read_further(struct front_connection *c) {
+    c->is_paced = ++c->messages >= MESSAGES_PER_TICK;
+    if (!c->is_paced) {
+        read_next(c);
+    }
+}
+
+void front_connection_heartbeats(struct front *front) {
+    struct front_connection *c;
+    LIST_FOREACH(c, &front->connections, link) {
+        c->heartbeat_is_due = true; // one that has not left yet counts as silence
+        send_next(c);
+        c->messages = 0;
+        if (c->is_paced) {
+            c->is_paced = false;
+            read_next(c);
+        }
     }
 }
 
@@ -223,6 +237,13 @@ static void greet(struct front_connection *c) {
     }
 }
 
+static void log_refused(const struct front_connection *c, const char *message) {
+    char address[2 * MEMBER_ADDRESS_MAX], quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_WARNING, "control_refused", "shard=%u address=%s message=%s", c->member,
+             log_quote(c->front->membership.members[c->member].address, address, sizeof address),
+             log_quote(message, quoted, sizeof quoted));
+}
+
 static void on_message(void *data, struct dial_stream *stream, struct rpc_buffer *message) {
     struct front_connection *c = data;
     struct front *front = c->front;
@@ -235,9 +256,10 @@ static void on_message(void *data, struct dial_stream *stream, struct rpc_buffer
     err_t e = c->is_closing ? OK : front_replies_take(c, message->data, message->length);
     dial_buffer_release(front->dialler, message);
     if (err_is(e)) {
+        log_refused(c, expertd_err_message());
         break_connection(c, expertd_err_message());
     } else if (was_greeted) {
-        read_next(c);
+        read_further(c);
     } else {
         greet(c);
     }

@@ -45,19 +45,27 @@ static void log_refused(const struct front *front, const struct membership_actio
 
 static void log_member(struct front *front, const struct membership_action *action) {
     const struct member *member = &front->membership.members[action->member];
+    if (!front_note_may_log(&front->notes[action->member], clock_now_ns())) {
+        return;
+    }
     if (action->to == MEMBER_REFUSED) {
         log_refused(front, action, member);
         return;
     }
     bool is_bad = action->to == MEMBER_SUSPECT || action->to == MEMBER_DEAD;
-    char address[2 * MEMBER_ADDRESS_MAX], why[2 * FRONT_WHY_MAX] = "", quoted[2 * FRONT_WHY_MAX];
+    char address[2 * MEMBER_ADDRESS_MAX], why[2 * FRONT_WHY_MAX] = "", quoted[2 * FRONT_WHY_MAX], left_out[40] = "";
     const char *text = front->notes[action->member].why;
     if (text[0] && action->from != MEMBER_FREE && !member_is_up(member)) { // a used slot has the text of its last shard
         snprintf(why, sizeof why, " message=%s", log_quote(text, quoted, sizeof quoted));
     }
-    log_line(is_bad ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "shard", "shard=%u address=%s state=%s before=%s reason=%s%s",
+    struct front_note *note = &front->notes[action->member];
+    if (note->lines_left_out > 0) {
+        snprintf(left_out, sizeof left_out, " left_out=%llu", (unsigned long long)note->lines_left_out);
+        note->lines_left_out = 0;
+    }
+    log_line(is_bad ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "shard", "shard=%u address=%s state=%s before=%s reason=%s%s%s",
              action->member, log_quote(member->address, address, sizeof address), member_state_name(action->to),
-             member_state_name(action->from), member_reason_name(action->reason), why);
+             member_state_name(action->from), member_reason_name(action->reason), left_out, why);
 }
 
 static void log_drained(const struct front *front, uint32_t member) {

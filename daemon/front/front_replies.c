@@ -35,6 +35,11 @@ static FALLIBLE check_layers(const struct front *front, const struct shard_hello
             FAIL(EXPERTD_ERR_MALFORMED, "layer %u has %u experts on the shard, and %u here", layer->layer, layer->num_experts,
                  front->layer_experts[index]);
         }
+        for (size_t j = 0; j < i; j++) {
+            if (hello->layers[j].layer == layer->layer) {
+                FAIL(EXPERTD_ERR_MALFORMED, "the shard names layer %u twice", layer->layer);
+            }
+        }
     }
     return OK;
 }
@@ -87,6 +92,9 @@ static FALLIBLE take_copies(struct front *front, const struct shard_copies *copi
 static FALLIBLE take_inventory(struct front_connection *c, const struct shard_inventory *inventory) {
     struct front *front = c->front;
     size_t count = 0;
+    if (inventory->sequence > UINT32_MAX) {
+        FAIL(EXPERTD_ERR_MALFORMED, "the shard sends an inventory with the sequence number %" PRIu64, inventory->sequence);
+    }
     for (size_t i = 0; i < inventory->count; i++) {
         TRY(take_copies(front, &inventory->copies[i], &count));
     }
@@ -113,10 +121,15 @@ static FALLIBLE take_echo(struct front_connection *c, uint64_t number) {
 }
 
 static void log_failure(const struct front_connection *c, uint32_t layer, uint32_t expert, const char *message) {
+    struct front_note *note = &c->front->notes[c->member];
     char address[2 * MEMBER_ADDRESS_MAX], quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
-    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u message=%s", c->member,
-             log_quote(c->front->membership.members[c->member].address, address, sizeof address), layer, expert,
-             log_quote(message, quoted, sizeof quoted));
+    if (!front_note_may_log(note, clock_now_ns())) {
+        return;
+    }
+    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u left_out=%" PRIu64 " message=%s",
+             c->member, log_quote(c->front->membership.members[c->member].address, address, sizeof address), layer, expert,
+             note->lines_left_out, log_quote(message, quoted, sizeof quoted));
+    note->lines_left_out = 0;
 }
 
 static void take_progress(struct front_connection *c, const struct shard_reply *reply) {
@@ -161,24 +174,9 @@ static FALLIBLE take(struct front_connection *c, const struct shard_reply *reply
     }
 }
 
-// A correct shard sends echoes, and an inventory for some loads: far fewer.
-static FALLIBLE count_message(struct front_connection *c) {
-    enum { MESSAGES_MAX = 20000 };
-    int64_t now_ns = clock_now_ns();
-    if (now_ns >= c->second_ns) {
-        c->second_ns = clock_add_ns(now_ns, NS_PER_S);
-        c->messages = 0;
-    }
-    if (++c->messages > MESSAGES_MAX) {
-        FAIL(EXPERTD_ERR_MALFORMED, "the shard sends more than %d control messages a second", MESSAGES_MAX);
-    }
-    return OK;
-}
-
 FALLIBLE front_replies_take(struct front_connection *c, const uint8_t *bytes, size_t length) {
     struct shard_reply reply;
     struct shard_message *message;
-    TRY(count_message(c));
     TRY_IN(shard_decode_reply(bytes, length, &reply, &message), "a control message of the shard");
     err_t e = take(c, &reply);
     shard_message_free(message);

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
+#include "base/clock.h"
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
 #include "daemon/grpc/dial.h"
@@ -32,6 +33,7 @@ struct front_steps {
 enum {
     FRONT_LOADERS_MAX = 16,
     FRONT_WHY_MAX = 512,
+    FRONT_LINES_MAX = 32,              // of the log about a shard, in a second
     FRONT_CONTROL_THREAD = 0,          // of the dialler; the others carry rows
     FRONT_OUTBOX_BYTES_MAX = 16 << 20, // of messages to one shard that have not left; a shard that does not read is closed
 };
@@ -57,8 +59,8 @@ struct front_connection {
     bool is_closing;             // the membership knows that it ends
     bool is_writing;             // a message is leaving
     bool heartbeat_is_due;       // takes precedence of the outbox
-    uint32_t messages;           // of the shard in the present second
-    int64_t second_ns;           // its end
+    unsigned messages;           // taken since the last tick
+    bool is_paced;               // it has sent too many: the next one is read after the tick
     int64_t dialled_ns;
     uint8_t token[SHARD_TOKEN_LENGTH];
     STAILQ_HEAD(, front_message) outbox;
@@ -89,9 +91,12 @@ struct front_note {
     char why[FRONT_WHY_MAX]; // of the last lost or failed connection; "": none
     uint32_t loading;        // LoadProgress
     uint64_t bytes_left, bytes_per_second;
-    uint64_t rows_counted;  // at front.rates_ns
-    double rows_per_second; // in the second before
-    int16_t host;           // index into the entries of --shard-hosts that listed it; -1: an operator
+    int64_t lines_until_ns; // end of the second in which these lines were logged (front_note_may_log)
+    uint32_t lines;
+    uint64_t lines_left_out; // since the last line
+    uint64_t rows_counted;   // at front.rates_ns
+    double rows_per_second;  // in the second before
+    int16_t host;            // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
 struct front {
@@ -152,6 +157,18 @@ struct front {
 // The threads of the dialler: one for control streams, the others for rows.
 static inline unsigned front_dial_threads(const struct front *front) {
     return front->ranks - front->local > 8 ? 4 : 2;
+}
+
+// May a line about what the shard does be logged now? A shard does not fill the log: further lines of the same second are counted.
+static inline bool front_note_may_log(struct front_note *note, int64_t now_ns) {
+    if (now_ns >= note->lines_until_ns) {
+        note->lines_until_ns = now_ns + NS_PER_S;
+        note->lines = 0;
+    }
+    bool may = note->lines < FRONT_LINES_MAX;
+    note->lines += may;
+    note->lines_left_out += !may;
+    return may;
 }
 
 static inline void front_lock(struct front *front) {

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "proto/wire/wire_parts.h"
 
+enum { ROWS_RESULTS_MAX = 16 << 20 }; // bytes: results of a piece
 enum { ROWS_TOKEN_LENGTH = 16, ROWS_REASON_MAX = 64, ROWS_ERROR_MAX = 512 };
 
 struct rows_request {

@@ -5,7 +5,8 @@
 // dispatch sends the first piece of every rank before the second of any, so that all ranks start to compute while later pieces are
 // gathered; then the front's own ranks compute while the remote ones do; collect waits for the rest. A rank that fails ends the
 // batch at once. It may be planned again: exchange_live then leaves out ranks whose links are down, and those that have failed this
-// batch although their links are up. Nothing is allocated after creation.
+// batch although their links are up. A rank that is connected but answers nothing counts as failed before its time is up, where
+// others hold its experts: a process that answers heartbeats may hang all the same. Nothing is allocated after creation.
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,6 +19,14 @@
 #include "shard/remote/remote_links.h"
 #include "shard/remote/remote_pieces.h"
 #include "shard/remote/remote_results.h"
+
+enum {
+    PATIENCE_MS = 250,
+    PATIENCE_GAPS = 4, // the longest time between answers lately is this part of the patience, at most
+    DROP_PATIENCES = 8,
+    STALLS_MAX = 4, // in a row, of a rank that answers a part of each batch
+    LOOK_MS = 10,   // between looks at silent ranks. One that was silent in the batch before gets this much
+};
 
 struct over_remote {
     struct exchange base;
@@ -47,7 +56,8 @@ static const struct remote_links_table *links_of(const struct over_remote *x) {
 
 static void exclude_failed(struct over_remote *x) {
     for (uint32_t rank = x->over.local_ranks; rank < x->base.options.ranks; rank++) {
-        x->excluded[rank] |= remote_results_failure(x->results, rank) == REMOTE_ANSWERED;
+        enum remote_failure failure = remote_results_failure(x->results, rank);
+        x->excluded[rank] |= failure == REMOTE_ANSWERED || failure == REMOTE_STALLED;
     }
 }
 
@@ -155,6 +165,11 @@ static int64_t wait_until(const struct over_remote *x, bool *deadline) {
     return *deadline ? own_ns : until_ns;
 }
 
+static void drop_rank(struct over_remote *x, uint32_t rank, const char *why) {
+    atomic_fetch_add_explicit(&x->timeouts, 1, memory_order_relaxed);
+    links_of(x)->drop(x->over.links->context, rank, x->generations[rank], why);
+}
+
 // Ends the connections of all ranks whose rows are missing. False: the last rows have come meanwhile.
 static bool drop_late(struct over_remote *x) {
     char why[96];
@@ -164,19 +179,99 @@ static bool drop_late(struct over_remote *x) {
         if (remote_results_failure(x->results, rank) != REMOTE_NO_FAILURE) {
             any = true;
             remote_results_fail(x->results, rank, why);
-            atomic_fetch_add_explicit(&x->timeouts, 1, memory_order_relaxed);
-            links_of(x)->drop(x->over.links->context, rank, x->generations[rank], why);
+            drop_rank(x, rank, why);
         }
     }
     return any;
+}
+
+// ---- ranks that are connected and silent
+
+// Does another live rank, which is not silent, hold the expert?
+static bool another_holds(const struct over_remote *x, uint32_t rank, uint32_t expert, int64_t now_ns) {
+    const struct placement *placement = x->base.batch.plan->placement;
+    int64_t longest_ns;
+    for (uint32_t i = placement->holder_first[expert]; i < placement->holder_first[expert + 1]; i++) {
+        uint32_t other = placement->holders[i];
+        if (other != rank && x->live[other] &&
+            remote_results_silence(x->results, other, now_ns, &longest_ns) < x->over.patience_ns) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool others_hold(const struct over_remote *x, uint32_t rank, int64_t now_ns) {
+    const struct plan *plan = x->base.batch.plan;
+    const struct placement *placement = plan->placement;
+    for (uint32_t slot = placement->rank_first[rank]; slot < placement->rank_first[rank + 1]; slot++) {
+        if (plan->group_sizes[slot] > 0 && !another_holds(x, rank, placement->rank_experts[slot], now_ns)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Fails a rank that was silent for too long, and ends the connection of one that hangs. False: it may still answer.
+static bool give_up(struct over_remote *x, uint32_t rank, int64_t now_ns) {
+    char why[128];
+    int64_t longest_ns, patience_ns = x->over.patience_ns;
+    int64_t silence_ns = remote_results_silence(x->results, rank, now_ns, &longest_ns);
+    if (PATIENCE_GAPS * longest_ns > patience_ns) {
+        patience_ns = PATIENCE_GAPS * longest_ns;
+    }
+    if (silence_ns < patience_ns || !others_hold(x, rank, now_ns)) {
+        return false;
+    }
+    snprintf(why, sizeof why, "connected, but it has answered no rows for %" PRId64 " ms", silence_ns / NS_PER_MS);
+    unsigned stalls = remote_results_stall(x->results, rank, why);
+    bool hangs = silence_ns >= DROP_PATIENCES * patience_ns, answers_parts = stalls >= STALLS_MAX;
+    if (stalls > 0 && (hangs || answers_parts)) {
+        drop_rank(x, rank, why);
+    }
+    return stalls > 0;
+}
+
+static bool give_up_silent(struct over_remote *x) {
+    int64_t now_ns = clock_now_ns();
+    bool any = false;
+    for (uint32_t rank = x->over.local_ranks; rank < x->base.options.ranks; rank++) {
+        any |= x->generations[rank] > 0 && has_rows(x, rank) && give_up(x, rank, now_ns);
+    }
+    return any;
+}
+
+// Waits for all rows, and looks from time to time for ranks that are silent.
+static enum remote_outcome wait_for_rows(struct over_remote *x, int64_t until_ns) {
+    for (;;) {
+        int64_t look_ns = clock_add_ns(clock_now_ns(), LOOK_MS * NS_PER_MS);
+        enum remote_outcome outcome = remote_results_wait(x->results, look_ns < until_ns ? look_ns : until_ns);
+        if (outcome != REMOTE_LATE || clock_now_ns() >= until_ns) {
+            return outcome;
+        }
+        if (give_up_silent(x)) {
+            return REMOTE_FAILED;
+        }
+    }
+}
+
+// The batch's deadline has passed: ends the connections of ranks that have hung for longer than any batch may take.
+static void drop_hung(struct over_remote *x) {
+    int64_t now_ns = clock_now_ns(), longest_ns;
+    for (uint32_t rank = x->over.local_ranks; rank < x->base.options.ranks; rank++) {
+        if (x->generations[rank] > 0 && remote_results_silence(x->results, rank, now_ns, &longest_ns) >= x->over.timeout_ns) {
+            drop_rank(x, rank, "no answer to several batches (exchange_timeout_ms)");
+        }
+    }
 }
 
 static err_t collect(struct exchange *exchange) {
     struct over_remote *x = over_remote_of(exchange);
     bool deadline;
     int64_t until_ns = wait_until(x, &deadline);
-    enum remote_outcome outcome = remote_results_wait(x->results, until_ns);
+    enum remote_outcome outcome = wait_for_rows(x, until_ns);
     if (outcome == REMOTE_LATE && deadline) {
+        drop_hung(x);
         FAIL(EXPERTD_ERR_DEADLINE, "the deadline passed while other shards computed");
     }
     if (outcome == REMOTE_FAILED || (outcome == REMOTE_LATE && drop_late(x))) {
@@ -277,6 +372,7 @@ FALLIBLE exchange_create_remote(const struct exchange_options *options, const st
         FAIL(EXPERTD_ERR_NOMEM, "no memory for an exchange");
     }
     x->over = *over;
+    x->over.patience_ns = over->patience_ns > 0 ? over->patience_ns : PATIENCE_MS * NS_PER_MS;
     err_t e = exchange_begin(&x->base, &OVER_REMOTE, options);
     x->base.local_ranks = over->local_ranks;
     if (!err_is(e)) {

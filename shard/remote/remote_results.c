@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-enum { WHY_MAX = 512 };
+enum { WHY_MAX = 512, PACE_DECAY = 16 };
 
 struct rank_rows {
     uint64_t generation; // 0: the rank has no rows in the batch
@@ -17,6 +17,16 @@ struct rank_rows {
     size_t rows, received;
     bool copying; // its next rows are being copied
     enum remote_failure failure;
+};
+
+// How a rank answers, over all batches.
+struct rank_pace {
+    bool owes;          // rows were sent to it, and nothing has come since
+    int64_t since_ns;   // of the latest answer, or of the first rows that it owes
+    int64_t asked_ns;   // of the latest batch with rows for it
+    int64_t longest_ns; // between a batch or an answer and the next answer; decays
+    int64_t stalled_ns; // since_ns of the latest silence that ended a batch
+    unsigned stalls;    // such silences since it last answered all rows of a batch
 };
 
 struct remote_results {
@@ -32,12 +42,17 @@ struct remote_results {
     uint32_t failed_rank; // the first
     char why[WHY_MAX];    // its failure
     struct remote_results_counts counts;
+    struct rank_pace *paces; // [ranks]
     struct rank_rows of_rank[];
 };
 
 FALLIBLE remote_results_create(uint32_t ranks, struct remote_results **out) {
     struct remote_results *results = *out = calloc(1, sizeof *results + ranks * sizeof *results->of_rank);
-    if (!results) {
+    struct rank_pace *paces = calloc((size_t)ranks + 1, sizeof *paces);
+    if (!results || !paces) {
+        free(results);
+        free(paces);
+        *out = NULL;
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the answers of %" PRIu32 " shards", ranks);
     }
     pthread_condattr_t monotonic;
@@ -47,6 +62,7 @@ FALLIBLE remote_results_create(uint32_t ranks, struct remote_results **out) {
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&results->mutex, NULL);
     results->ranks = ranks;
+    results->paces = paces;
     return OK;
 }
 
@@ -54,6 +70,7 @@ void remote_results_destroy(struct remote_results *results) {
     if (results) {
         pthread_cond_destroy(&results->changed);
         pthread_mutex_destroy(&results->mutex);
+        free(results->paces);
         free(results);
     }
 }
@@ -76,6 +93,12 @@ void remote_results_expect(struct remote_results *results, uint32_t rank, uint64
     INVARIANT(results->active && rank < results->ranks && rows > 0 && generation > 0);
     results->of_rank[rank] = (struct rank_rows){.generation = generation, .to = to, .rows = rows};
     results->incomplete++;
+    struct rank_pace *pace = &results->paces[rank];
+    pace->asked_ns = clock_now_ns();
+    if (!pace->owes) {
+        pace->owes = true;
+        pace->since_ns = pace->asked_ns;
+    }
     pthread_mutex_unlock(&results->mutex);
 }
 
@@ -92,6 +115,44 @@ static void fail_rank(struct remote_results *results, uint32_t rank, enum remote
         snprintf(results->why, sizeof results->why, "%s", why);
     }
     pthread_cond_broadcast(&results->changed);
+}
+
+// The rank has answered at last: rows of an earlier batch, if `late`. The caller holds the mutex.
+static void note_answer(struct remote_results *results, uint32_t rank, bool late, bool still_owes) {
+    struct rank_pace *pace = &results->paces[rank];
+    int64_t now_ns = clock_now_ns(), begun_ns = late || pace->since_ns > pace->asked_ns ? pace->since_ns : pace->asked_ns;
+    int64_t gap_ns = pace->owes ? now_ns - begun_ns : 0, decayed_ns = pace->longest_ns - pace->longest_ns / PACE_DECAY;
+    pace->owes = still_owes;
+    pace->since_ns = now_ns;
+    pace->longest_ns = gap_ns > decayed_ns ? gap_ns : decayed_ns;
+    pace->stalls = late || still_owes ? pace->stalls : 0;
+}
+
+int64_t remote_results_silence(struct remote_results *results, uint32_t rank, int64_t now_ns, int64_t *longest_ns) {
+    pthread_mutex_lock(&results->mutex);
+    const struct rank_pace *pace = &results->paces[rank];
+    const struct rank_rows *r = &results->of_rank[rank];
+    bool is_silent = pace->owes && is_incomplete(r) && !r->copying && r->failure == REMOTE_NO_FAILURE;
+    int64_t silence_ns = is_silent ? now_ns - pace->since_ns : 0;
+    *longest_ns = pace->longest_ns;
+    pthread_mutex_unlock(&results->mutex);
+    return silence_ns;
+}
+
+unsigned remote_results_stall(struct remote_results *results, uint32_t rank, const char *why) {
+    pthread_mutex_lock(&results->mutex);
+    const struct rank_rows *r = &results->of_rank[rank];
+    bool is_silent = is_incomplete(r) && !r->copying && r->failure == REMOTE_NO_FAILURE;
+    unsigned stalls = 0;
+    if (is_silent) {
+        fail_rank(results, rank, REMOTE_STALLED, why);
+        struct rank_pace *pace = &results->paces[rank];
+        pace->stalls += pace->stalled_ns != pace->since_ns;
+        pace->stalled_ns = pace->since_ns;
+        stalls = pace->stalls;
+    }
+    pthread_mutex_unlock(&results->mutex);
+    return stalls;
 }
 
 void remote_results_fail(struct remote_results *results, uint32_t rank, const char *why) {
@@ -228,6 +289,7 @@ FALLIBLE remote_results_deliver(struct remote_results *results, uint32_t rank, u
     char *to = NULL;
     if (late) {
         results->counts.late++;
+        note_answer(results, rank, true, is_awaited(results, rank, generation));
     } else if (wrong) {
         refuse(results, rank, generation, why);
     } else {
@@ -244,6 +306,7 @@ FALLIBLE remote_results_deliver(struct remote_results *results, uint32_t rank, u
         copy_rows(rows, &batch, to);
         pthread_mutex_lock(&results->mutex);
         add_rows(results, r, rows);
+        note_answer(results, rank, false, is_incomplete(r));
         pthread_mutex_unlock(&results->mutex);
     }
     return OK;
@@ -253,6 +316,7 @@ void remote_results_deliver_error(struct remote_results *results, uint32_t rank,
                                   const char *why) {
     INVARIANT(rank < results->ranks);
     pthread_mutex_lock(&results->mutex);
+    note_answer(results, rank, false, false);
     if (batch == results->batch.batch && is_awaited(results, rank, generation)) {
         results->counts.errors++;
         fail_rank(results, rank, REMOTE_ANSWERED, why);
@@ -263,6 +327,8 @@ void remote_results_deliver_error(struct remote_results *results, uint32_t rank,
 void remote_results_lose(struct remote_results *results, uint32_t rank, uint64_t generation, const char *why) {
     INVARIANT(rank < results->ranks);
     pthread_mutex_lock(&results->mutex);
+    results->paces[rank].stalls = 0;
+    results->paces[rank].owes = false; // rows that it owes over another connection are asked for again
     if (is_awaited(results, rank, generation)) {
         results->counts.links_lost++;
         fail_rank(results, rank, REMOTE_LOST, why);

@@ -42,6 +42,13 @@ enum remote_outcome {
 // Waits; returns at once where a rank has failed.
 enum remote_outcome remote_results_wait(struct remote_results *results, int64_t until_ns);
 
+// For how long a rank has answered nothing although it owes rows: of this batch, or of earlier ones that were ended without them.
+// 0: it owes none, or its rows are being copied. *longest_ns: the longest time lately after which this rank did answer.
+int64_t remote_results_silence(struct remote_results *results, uint32_t rank, int64_t now_ns, int64_t *longest_ns);
+// Fails the batch because of such a rank, as REMOTE_STALLED. Returns the number of its silences that have failed batches since it
+// last answered all rows of one; a silence of several batches counts once. 0: it has answered meanwhile, and nothing has failed.
+unsigned remote_results_stall(struct remote_results *results, uint32_t rank, const char *why);
+
 // Records that a rank's rows cannot be sent: as if its link were lost.
 void remote_results_fail(struct remote_results *results, uint32_t rank, const char *why);
 
@@ -54,6 +61,7 @@ enum remote_failure {
     REMOTE_UNANSWERED, // rows are missing, but nothing has failed
     REMOTE_LOST,       // the connection has ended
     REMOTE_ANSWERED,   // the rank has answered with an error, or with something that was refused
+    REMOTE_STALLED,    // the rank answers nothing, although its connection is up (remote_results_stall)
 };
 enum remote_failure remote_results_failure(struct remote_results *results, uint32_t rank);
 

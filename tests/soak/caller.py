@@ -1,8 +1,9 @@
-"""One process of callers of the soak test: threads make mixed calls in a closed loop until standard input closes. Then prints one JSON line.
+"""One process of callers of a soak test: threads make mixed calls in a closed loop until standard input closes. Then prints one JSON line.
 
-    caller.py UNIX_ADDRESS TCP_ADDRESS EXPECTED.npz SEED THREADS
+    caller.py EXPECTED.npz SEED THREADS SECONDS ADDRESS…
 
-EXPECTED.npz holds for each layer L: L.hidden [N, H], the routes L.ids and L.weights [N, K], and the bytes of each row's answer when computed
+The threads share the addresses. SECONDS is the deadline of calls. A line of addresses on standard input replaces them; "moved" is printed
+when no call uses the earlier ones any more. EXPECTED.npz holds for each layer L: L.hidden [N, H], the routes L.ids and L.weights [N, K], and the bytes of each row's answer when computed
 alone: L.own with the model's routing, L.given with the routes.
 """
 
@@ -12,6 +13,7 @@ import pathlib
 import random
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
@@ -49,15 +51,27 @@ class Layer:
 
 
 class Callers:
-    def __init__(self, addresses, layers, seed):
-        self.addresses, self.layers, self.seed = addresses, layers, seed
-        self.done, self.faults, self.wrong, self.lost = collections.Counter(), [], 0, 0
-        self.lock, self.stop = threading.Lock(), threading.Event()
+    def __init__(self, addresses, layers, seed, seconds, threads):
+        self.addresses, self.layers, self.seed, self.seconds = addresses, layers, seed, seconds
+        self.done, self.faults, self.failed, self.wrong, self.lost, self.longest = collections.Counter(), [], 0, 0, 0, 0.0
+        self.lock, self.stop = threading.Condition(), threading.Event()
+        self.moves, self.followed = 0, [0] * threads  # by each thread
+
+    def move(self, addresses):
+        """Returns when each thread uses the new addresses."""
+        with self.lock:
+            self.addresses, self.moves = addresses, self.moves + 1
+            self.lock.wait_for(lambda: min(self.followed) == self.moves)
 
     def fault(self, text):
         with self.lock:
+            self.failed += 1
             if len(self.faults) < FAULTS_MAX:
                 self.faults.append(text)
+
+    def count(self, name, more=1):
+        with self.lock:
+            self.done[name] += more
 
     def client(self, number):
         return Client(grpc.insecure_channel(self.addresses[number % len(self.addresses)], options=CHANNEL_OPTIONS))
@@ -71,6 +85,7 @@ class Callers:
     def check(self, answer, layer, rows, routed, *, expected=()):
         """Checks an answer. expected: error codes that are allowed besides a full queue."""
         if answer.HasField("error"):
+            self.count("stream answers with an error")
             if answer.error.code not in [code.value[0] for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, *expected)]:
                 self.fault(f"an answer of a stream is an unexpected error: {answer.error.message}")
             return
@@ -79,13 +94,13 @@ class Callers:
                 self.wrong += 1
             self.fault(f"an answer of layer {layer.number} for {len(rows)} rows differs from the rows computed alone "
                        f"(placement epoch {answer.placement_epoch})")
-        with self.lock:
-            self.done["rows"] += len(rows)
+        self.count("rows", len(rows))
 
     def stream(self, client, rng, last=(), expected=(), **options):
         """Sends random requests and then `last`, which ends the stream with an error after the answers to the random requests."""
         calls = [self.random_rows(rng) for _ in range(rng.randrange(1, STREAM_REQUESTS))]
         requests = [layer.request(rows, routed, id=number) for number, (layer, rows, routed) in enumerate(calls)]
+        options.setdefault("timeout", self.seconds)
         seen = set()
         try:
             for answer in client.stream([*requests, *last], **options):
@@ -103,7 +118,7 @@ class Callers:
         layer, rows, routed = self.random_rows(rng)
         request = layer.request(rows, routed)
         if kind == "forward":
-            self.check(client.forward(request), layer, rows, routed)
+            self.check(client.forward(request, timeout=self.seconds), layer, rows, routed)
         elif kind == "stream":
             self.stream(client, rng)
         elif kind == "late":
@@ -124,40 +139,55 @@ class Callers:
             with self.client(rng.randrange(2)) as other:
                 next(other.stream([request] * 4))
 
+    def take_turn(self, client, rng):
+        kind, began = rng.choice(KINDS), time.monotonic()
+        try:
+            self.make_call(kind, client, rng)
+            outcome = "ok"
+        except grpc.RpcError as error:
+            outcome = error.code().name
+            if outcome not in EXPECTED_CODES[kind] and outcome != "RESOURCE_EXHAUSTED":
+                self.fault(f"{kind}: {outcome} {error.details()}")
+        except Exception as error:  # a fault of the test itself counts too
+            outcome = "exception"
+            self.fault(f"{kind}: {error!r}")
+        self.count(f"{kind} {outcome}")
+        with self.lock:
+            self.longest = max(self.longest, time.monotonic() - began)
+
     def caller(self, number):
         rng = random.Random(self.seed * 1000 + number)
         client = self.client(number)
         while not self.stop.is_set():
-            kind = rng.choice(KINDS)
-            try:
-                self.make_call(kind, client, rng)
-                outcome = "ok"
-            except grpc.RpcError as error:
-                outcome = error.code().name
-                if outcome not in EXPECTED_CODES[kind] and outcome != "RESOURCE_EXHAUSTED":
-                    self.fault(f"{kind}: {outcome} {error.details()}")
-            except Exception as error:  # a fault of the test itself counts too
-                outcome = "exception"
-                self.fault(f"{kind}: {error!r}")
-            with self.lock:
-                self.done[f"{kind} {outcome}"] += 1
+            if self.followed[number] != self.moves:
+                with self.lock:
+                    client.channel.close()
+                    client = self.client(number)
+                    self.followed[number] = self.moves
+                    self.lock.notify_all()
+            self.take_turn(client, rng)
         client.channel.close()
 
 
 def main():
-    unix, tcp, path, seed, count = sys.argv[1:]
+    path, seed, count, seconds, *addresses = sys.argv[1:]
     with np.load(path) as arrays:
         arrays = dict(arrays)
     layers = [Layer(number, arrays) for number in sorted({int(name.split(".")[0]) for name in arrays})]
-    callers = Callers((unix, tcp), layers, int(seed))
+    callers = Callers(addresses, layers, int(seed), float(seconds), int(count))
     threads = [threading.Thread(target=callers.caller, args=(number,)) for number in range(int(count))]
     for thread in threads:
         thread.start()
-    sys.stdin.read()
-    callers.stop.set()
+    try:
+        for line in sys.stdin:
+            callers.move(line.split())
+            print("moved", flush=True)
+    finally:  # also when interrupted
+        callers.stop.set()
     for thread in threads:
         thread.join()
-    print(json.dumps({"done": callers.done, "faults": callers.faults, "wrong": callers.wrong, "lost": callers.lost}))
+    print(json.dumps({"done": callers.done, "faults": callers.faults, "failed": callers.failed, "wrong": callers.wrong, "lost": callers.lost,
+                      "longest": callers.longest}))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,22 @@
 
 enum {
     RECONNECT_MS = 1000, // gRPC's own attempts: a connection is given up before the second one
+    // The bound on messages that a connection is receiving; space for metadata without any message.
+    MESSAGES_IN_TRANSPORT = 4,
+    TRANSPORT_BYTES_MIN = 64 << 20,
 };
+
+// Each connection has a quota of its own: gRPC ends connections whose quota is used up, and a server that sends without end is to
+// end its own only.
+static grpc_resource_quota *create_quota(const struct dial_channel *channel) {
+    uint64_t bytes, max_message_bytes = channel->dialler->options.max_message_bytes;
+    if (__builtin_mul_overflow(max_message_bytes, MESSAGES_IN_TRANSPORT, &bytes) || bytes < TRANSPORT_BYTES_MIN) {
+        bytes = max_message_bytes > TRANSPORT_BYTES_MIN ? SIZE_MAX : TRANSPORT_BYTES_MIN;
+    }
+    grpc_resource_quota *quota = grpc_resource_quota_create(channel->address);
+    grpc_resource_quota_resize(quota, bytes);
+    return quota;
+}
 
 static grpc_channel_credentials *create_credentials(const struct dial_channel *channel) {
     if (!channel->tls) {
@@ -40,13 +55,14 @@ FALLIBLE connection_create(const struct dial_channel *channel, struct connection
     struct tuning_dial dial = {.keepalive_time_ms = channel->keepalive_time_ms,
                                .keepalive_timeout_ms = channel->keepalive_timeout_ms,
                                .reconnect_ms = RECONNECT_MS,
-                               .quota = channel->dialler->quota};
+                               .quota = create_quota(channel)};
     grpc_channel_args args = tuning_dial_args(&tuning, &dial);
     tuning.args[args.num_args++] = socket_watch_arg(socket);
     atomic_init(&connection->references, 1);
     connection->socket = socket;
     connection->grpc = grpc_channel_create(channel->address, credentials, &args);
     grpc_channel_credentials_release(credentials);
+    grpc_resource_quota_unref(dial.quota); // the channel holds it
     return OK;
 }
 

@@ -24,7 +24,6 @@ struct dial_thread {
 struct dialler {
     struct dialler_options options; // `name` is valid during dialler_create only
     struct pool pool;
-    grpc_resource_quota *quota; // of all connections
     struct dial_thread threads[DIAL_THREADS_MAX];
 };
 

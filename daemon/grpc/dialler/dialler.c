@@ -8,8 +8,7 @@
 #include "daemon/grpc/queue/backup_poll.h"
 #include "daemon/grpc/queue/tuning.h"
 
-// The bound on messages that are being received on all connections; space for connections and metadata without any message.
-enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20, NAME_MAX_BYTES = 10 };
+enum { NAME_MAX_BYTES = 10 };
 
 static int64_t run_due(struct queue_thread *queue, int64_t now_ns, bool woken) {
     struct dial_thread *thread = TAG_OWNER(queue, struct dial_thread, queue);
@@ -41,12 +40,6 @@ static FALLIBLE start_thread(struct dialler *dialler, unsigned index) {
 }
 
 static FALLIBLE start(struct dialler *dialler) {
-    uint64_t bytes, max_message_bytes = dialler->options.max_message_bytes;
-    if (__builtin_mul_overflow(max_message_bytes, MESSAGES_IN_TRANSPORT, &bytes) || bytes < TRANSPORT_BYTES_MIN) {
-        bytes = max_message_bytes > TRANSPORT_BYTES_MIN ? SIZE_MAX : TRANSPORT_BYTES_MIN;
-    }
-    dialler->quota = grpc_resource_quota_create("expertd dialler");
-    grpc_resource_quota_resize(dialler->quota, bytes);
     for (unsigned i = 0; i < dialler->options.threads; i++) {
         TRY(start_thread(dialler, i));
     }
@@ -90,7 +83,6 @@ void dialler_destroy(struct dialler *dialler) {
     for (unsigned i = 0; i < dialler->options.threads; i++) {
         queue_thread_deinit(&dialler->threads[i].queue);
     }
-    grpc_resource_quota_unref(dialler->quota);
     pool_deinit(&dialler->pool);
     backup_poll_end();
     grpc_shutdown();

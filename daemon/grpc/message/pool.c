@@ -43,6 +43,11 @@ void pool_deinit(struct pool *pool) {
             buffer_free(buffer);
         }
     }
+    while (pool->records) {
+        struct pool_buffer *record = pool->records;
+        pool->records = record->next;
+        free(record);
+    }
     pthread_mutex_destroy(&pool->mutex);
 }
 
@@ -83,19 +88,35 @@ struct rpc_buffer *pool_take(struct pool *pool, size_t length) {
     return &buffer->buffer;
 }
 
+// A record without memory of its own, reused where one is idle.
+static struct pool_buffer *take_record(struct pool *pool, void **data, size_t *capacity, size_t length) {
+    struct pool_buffer *record = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    *data = pool->borrowed.memory ? slab_take(&pool->borrowed, length, capacity) : NULL;
+    if (*data && pool->records) {
+        record = pool->records;
+        pool->records = record->next;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return *data && !record ? calloc(1, sizeof *record) : record;
+}
+
 struct rpc_buffer *pool_take_borrowed(struct pool *pool, size_t length) {
-    struct pool_buffer *buffer = length >= SLAB_UNIT ? calloc(1, sizeof *buffer) : NULL;
-    if (buffer) {
+    void *data = NULL;
+    size_t capacity = 0;
+    struct pool_buffer *buffer = length >= SLAB_UNIT ? take_record(pool, &data, &capacity, length) : NULL;
+    if (data && !buffer) {
         pthread_mutex_lock(&pool->mutex);
-        buffer->buffer.data = slab_take(&pool->borrowed, length, &buffer->buffer.capacity);
+        slab_give(&pool->borrowed, data);
         pthread_mutex_unlock(&pool->mutex);
     }
-    if (!buffer || !buffer->buffer.data) {
-        free(buffer);
+    if (!buffer) {
         return pool_take(pool, length);
     }
-    buffer->is_borrowed = true;
+    buffer->buffer.data = data;
+    buffer->buffer.capacity = capacity;
     buffer->buffer.length = length;
+    buffer->is_borrowed = true;
     return &buffer->buffer;
 }
 
@@ -118,8 +139,9 @@ void pool_return_memory(struct pool *pool) {
 static void give_borrowed(struct pool *pool, struct pool_buffer *buffer) {
     pthread_mutex_lock(&pool->mutex);
     slab_give(&pool->borrowed, buffer->buffer.data);
+    buffer->next = pool->records;
+    pool->records = buffer;
     pthread_mutex_unlock(&pool->mutex);
-    free(buffer);
 }
 
 void pool_give(struct pool *pool, struct rpc_buffer *given) {

@@ -24,10 +24,11 @@ struct pool_buffer {
 };
 
 struct pool {
-    pthread_mutex_t mutex; // guards idle[], idle_bytes and borrowed; no other lock is taken under it
+    pthread_mutex_t mutex; // guards the following; no other lock is taken under it
     struct pool_buffer *idle[POOL_CLASSES];
     uint64_t idle_bytes, idle_bytes_max;
     struct slab borrowed;
+    struct pool_buffer *records; // idle, of buffers whose memory is borrowed: at most one for each unit of it
 };
 
 FALLIBLE pool_init(struct pool *pool, uint64_t idle_bytes_max);

@@ -7,16 +7,18 @@ import sys
 
 from .daemon import Daemon
 from .namespaces import run
+from .paths import SLOW
 from .waiting import eventually
 
 ON_CPU = ("--threads", "1")  # the machine has few cores, and tests run several processes
+HEARTBEATS = ("--heartbeat-ms", 25 * SLOW) if SLOW > 1 else ()  # of fronts: a slow build does not look like a lost host
 
 
 class Shard:
     """A shard's process, which can be started again on its address."""
 
-    def __init__(self, model, *options, host=None, address=None, prefix=(), wait=True):
-        self.model, self.options, self.host, self.prefix = model, options, host, prefix
+    def __init__(self, model, *options, host=None, address=None, prefix=(), wait=True, env=None):
+        self.model, self.options, self.host, self.prefix, self.env = model, options, host, prefix, env
         self.address = address
         self.daemon = None
         self.start(wait)
@@ -25,7 +27,7 @@ class Shard:
         listen = self.address or (f"{self.host.ip}:7421" if self.host else "127.0.0.1:0")
         insecure = ("--insecure",) if self.host and "--tls-cert" not in self.options else ()
         self.daemon = Daemon("--role", "shard", *ON_CPU, *insecure, *self.options, model=self.model, listen=[listen],
-                             prefix=self.host.prefix if self.host else self.prefix, wait=wait)
+                             prefix=self.host.prefix if self.host else self.prefix, wait=wait, env=self.env)
         if wait:
             self.address = self.daemon.tcp
 
@@ -72,15 +74,16 @@ class Shard:
 
 
 class Cluster:
-    def __init__(self, model, shards=2, local=0, copies=1, options=(), shard_options=(), network=None, wait=True):
+    def __init__(self, model, shards=2, local=0, copies=1, options=(), shard_options=(), network=None, wait=True, env=None, shard_env=None):
+        """env, shard_env: variables of the first front, and of the shards."""
         self.model, self.network, self.shard_options = model, network, shard_options
         hosts = network.hosts if network else [None] * (shards + 1)
         self.shards, self.front, self.fronts = [], None, []
         try:
             for host in hosts[1:shards + 1]:
-                self.shards.append(Shard(model, *shard_options, host=host))
+                self.shards.append(Shard(model, *shard_options, host=host, env=shard_env))
             self.options = ("--shards", local, "--copies", copies, *options)
-            self.front = self.start_front(host=hosts[0], wait=wait)
+            self.front = self.start_front(host=hosts[0], wait=wait, env=env)
         except BaseException:
             self.kill()
             raise
@@ -92,10 +95,10 @@ class Cluster:
     def addresses(self):
         return ",".join(shard.address for shard in self.shards)
 
-    def start_front(self, *options, host=None, wait=True, addresses=None):
+    def start_front(self, *options, host=None, wait=True, addresses=None, env=None):
         insecure = ("--insecure",) if self.network and "--tls-ca" not in self.options else ()
-        front = Daemon("--shard-hosts", addresses or self.addresses(), *ON_CPU, *insecure, *self.options, *options, model=self.model,
-                       tcp=False, prefix=host.prefix if host else (), wait=wait)
+        front = Daemon("--shard-hosts", addresses or self.addresses(), *ON_CPU, *HEARTBEATS, *insecure, *self.options, *options, model=self.model,
+                       tcp=False, prefix=host.prefix if host else (), wait=wait, env=env)
         self.fronts.append(front)
         return front
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness import namespaces
 from harness.certificates import Authority
-from harness.cluster import Cluster, Shard
+from harness.cluster import HEARTBEATS, Cluster, Shard
 from harness.daemon import Daemon
 from harness.load import Load, requests_of
 from harness.paths import SLOW
@@ -56,7 +56,7 @@ def test_a_name_gains_and_loses_addresses_under_load(names, case, wanted):
     model = case(MODEL).folder
     shards = [Shard(model, host=host) for host in network.hosts[1:]]
     resolve(*network.hosts[1:3])
-    front = Daemon("--insecure", "--shards", 0, "--copies", 2, "--shard-hosts", "dns:shards.test:7421", "--threads", 1, model=model,
+    front = Daemon("--insecure", "--shards", 0, "--copies", 2, "--shard-hosts", "dns:shards.test:7421", "--threads", 1, *HEARTBEATS, model=model,
                    tcp=False, prefix=network.hosts[0].prefix)
     try:
         with load(front, case, wanted) as calls:

@@ -21,7 +21,7 @@ enum { TIMEOUT_MS = 20000, SHORT_TIMEOUT_MS = 400 }; // the short one is waited 
 static struct memory_links *links;
 static uint32_t local_ranks;
 static unsigned planted;
-static int64_t timeout_ms = TIMEOUT_MS;
+static int64_t timeout_ms = TIMEOUT_MS, patience_ms = TIMEOUT_MS;
 static atomic_uint held_back; // a set of ranks, which do not answer until it is empty
 
 static void wait_while_held_back(uint32_t rank) {
@@ -77,7 +77,8 @@ static err_t create(const struct exchange_options *options, struct exchange **ou
     struct exchange_over_remote over = {.links = memory_links_of(links),
                                         .local_ranks = local_ranks,
                                         .timeout_ns = timeout_ms * NS_PER_MS,
-                                        .piece_bytes = PIECE_ROWS * ROW_BYTES};
+                                        .piece_bytes = PIECE_ROWS * ROW_BYTES,
+                                        .patience_ns = patience_ms * NS_PER_MS};
     return exchange_create_remote(options, &over, out);
 }
 
@@ -217,8 +218,11 @@ static void front_init(struct front *f) {
     sent = 0;
     struct exchange_options options = {
         .ranks = 3, .layers = 1, .max_tokens = TOKENS, .max_rows = TOKENS * 3, .row_bytes_max = ROW_BYTES};
-    struct exchange_over_remote over = {
-        .links = &recorded, .local_ranks = 1, .timeout_ns = timeout_ms * NS_PER_MS, .piece_bytes = PIECE_ROWS * ROW_BYTES};
+    struct exchange_over_remote over = {.links = &recorded,
+                                        .local_ranks = 1,
+                                        .timeout_ns = timeout_ms * NS_PER_MS,
+                                        .piece_bytes = PIECE_ROWS * ROW_BYTES,
+                                        .patience_ns = patience_ms * NS_PER_MS};
     assert_false(err_is(exchange_create_remote(&options, &over, &f->exchange)));
     assert_false(err_is(placement_contiguous(EXPERTS, 3, 1, &f->placement)));
     plan_init(&f->plan, f->memory, TOKENS, 3, EXPERTS, 3);
@@ -341,6 +345,44 @@ static void a_rank_that_does_not_answer_is_named_and_dropped(void **state) {
     front_deinit(&f);
 }
 
+// Its link stays up, so that later batches have rows for it too, until it has hung for long.
+static void a_silent_rank_is_left_out_where_others_hold_its_experts_and_dropped_later(void **state) {
+    (void)state;
+    struct front f;
+    struct exchange_state counts;
+    uint32_t holders[2 * EXPERTS], first[EXPERTS + 1];
+    for (uint32_t e = 0; e <= EXPERTS; e++) {
+        first[e] = 2 * e;
+        holders[2 * (e % EXPERTS)] = 1;
+        holders[2 * (e % EXPERTS) + 1] = 2;
+    }
+    patience_ms = 50;
+    front_init(&f);
+    placement_destroy(f.placement);
+    const struct placement_table table = {.num_experts = EXPERTS, .ranks = 3, .first = first, .holders = holders};
+    assert_false(err_is(placement_from_table(&table, 1, &f.placement)));
+    memory_links_plant(links, 2, MEMORY_STOPS, 1);
+    assert_false(err_is(dispatch(&f, 0)));
+    assert_int_equal(exchange_collect(f.exchange).code, EXPERTD_ERR_SHARD_LOST);
+    assert_non_null(strstr(expertd_err_message(), "shard 2: connected, but it has answered no rows for "));
+    exchange_settle(f.exchange);
+    assert_true(exchange_may_plan_again(f.exchange));
+    assert_false(exchange_live(f.exchange, 1)[2]);
+    assert_true(exchange_live(f.exchange, 0)[2]);
+    do {
+        sent = 0;
+        assert_false(err_is(dispatch(&f, 0)));
+        assert_int_equal(exchange_collect(f.exchange).code, EXPERTD_ERR_SHARD_LOST);
+        exchange_settle(f.exchange);
+        exchange_state(f.exchange, &counts);
+    } while (counts.remote.links_down == 0);
+    sent = 0;
+    assert_false(err_is(dispatch(&f, 0)));
+    assert_false(err_is(exchange_collect(f.exchange)));
+    patience_ms = TIMEOUT_MS;
+    front_deinit(&f);
+}
+
 // The rank is left out of this batch, but its link stays up and the next batch includes it.
 static void a_rank_that_answers_with_an_error_is_left_out_of_one_batch(void **state) {
     (void)state;
@@ -390,6 +432,7 @@ int main(void) {
         cmocka_unit_test(a_lost_rank_ends_the_wait_while_others_are_awaited),
         cmocka_unit_test(a_deadline_ends_the_wait_but_no_connection),
         cmocka_unit_test(a_rank_that_does_not_answer_is_named_and_dropped),
+        cmocka_unit_test(a_silent_rank_is_left_out_where_others_hold_its_experts_and_dropped_later),
         cmocka_unit_test(a_rank_that_answers_with_an_error_is_left_out_of_one_batch),
         cmocka_unit_test(a_rank_whose_message_finds_no_memory_is_left_out_of_one_batch),
     };
