@@ -20,7 +20,15 @@ static void set_live(struct front *front) {
 
 // ---- the log
 
-static void log_owner(const struct front *front) {
+// A shard must not be able to fill the log.
+static bool may_log(struct front *front, uint32_t member) {
+    return log_limit_allows(&front->notes[member].log, clock_now_ns(), front->membership.members[member].address);
+}
+
+static void log_owner(struct front *front) {
+    if (!log_limit_allows(&front->owner_log, clock_now_ns(), "placement_owner")) {
+        return;
+    }
     log_line(LOG_LEVEL_INFO, "placement_owner", "this_front=%s", front->membership.is_acting ? "true" : "false");
 }
 
@@ -45,6 +53,9 @@ static void log_refused(const struct front *front, const struct membership_actio
 
 static void log_member(struct front *front, const struct membership_action *action) {
     const struct member *member = &front->membership.members[action->member];
+    if (!may_log(front, action->member)) {
+        return;
+    }
     if (action->to == MEMBER_REFUSED) {
         log_refused(front, action, member);
         return;
@@ -60,8 +71,11 @@ static void log_member(struct front *front, const struct membership_action *acti
              member_state_name(action->from), member_reason_name(action->reason), why);
 }
 
-static void log_drained(const struct front *front, uint32_t member) {
+static void log_drained(struct front *front, uint32_t member) {
     char address[2 * MEMBER_ADDRESS_MAX];
+    if (!may_log(front, member)) {
+        return;
+    }
     log_line(LOG_LEVEL_INFO, "shard_drained",
              "shard=%u address=%s message=\"it holds no expert that is needed: it may be stopped\"", member,
              log_quote(front->membership.members[member].address, address, sizeof address));

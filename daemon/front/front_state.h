@@ -13,6 +13,7 @@
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/log/log_limit.h"
 #include "daemon/rows/row_links.h"
 #include "expert/store/holdings.h"
 #include "proto/shard/shard_control.h"
@@ -50,6 +51,7 @@ struct front_connection {
     uint32_t member, number; // of MEMBERSHIP_DIAL
     struct dial_channel *control_channel, *rows_channel;
     struct dial_stream *control; // NULL: has ended
+    bool never_opened;           // it has no streams: creating them failed
     bool is_greeted;             // the shard's hello was accepted
     bool wants_rows;             // it was, and the member's earlier rows stream has not ended yet
     bool has_rows;               // row_links_open has succeeded, and its `ended` has not come
@@ -91,6 +93,7 @@ struct front_note {
     uint64_t bytes_left, bytes_per_second;
     uint64_t rows_counted;  // at front.rates_ns
     double rows_per_second; // in the second before
+    struct log_limit log;   // of lines that the shard causes
     int16_t host;           // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
@@ -140,6 +143,8 @@ struct front {
     uint64_t *load_rows;     // [cells] as counted at the last measurement
     int64_t load_ns;         // of the next measurement
     int64_t rates_ns;        // when the rows per second were measured last
+
+    struct log_limit owner_log; // of changes of the placement owner
 
     bool mends;             // front_mends
     int64_t mends_until_ns; // asked again from then on
