@@ -51,6 +51,17 @@ static void free_ended(struct front_connection *c) {
     }
 }
 
+// Connections whose streams could not be created have no end that a callback tells.
+static void free_unopened(struct front *front) {
+    struct front_connection *c, *next;
+    for (c = LIST_FIRST(&front->connections); c; c = next) {
+        next = LIST_NEXT(c, link);
+        if (c->never_opened && c->is_closing) {
+            free_ended(c);
+        }
+    }
+}
+
 // ---- to the shard
 
 // Sends the next message: a heartbeat that is due, else the oldest of the outbox.
@@ -344,6 +355,7 @@ static bool has_ended(const struct front_connection *c) {
 
 bool front_connection_next(struct front *front, struct membership_event *event) {
     struct front_connection *c;
+    free_unopened(front);
     LIST_FOREACH(c, &front->connections, link) {
         if (!c->is_closing && has_ended(c)) {
             c->is_closing = true;
@@ -375,8 +387,12 @@ static const char *allowed_names(const struct front_connection *c, char name[OPT
     int host = front->notes[c->member].host;
     if (o->tls_ca && !o->tls_allow_shards && host >= 0 && front->hosts[host].is_name) {
         snprintf(name, OPTIONS_HOST_MAX, "%s", front->hosts[host].address);
-        *strrchr(name, ':') = '\0';
-        return name; // dns:NAME:PORT
+        *strrchr(name, ':') = '\0'; // dns:NAME:PORT
+        size_t length = strlen(name);
+        if (length > 1 && name[length - 1] == '.') { // an absolute name; certificates have it without the dot
+            name[length - 1] = '\0';
+        }
+        return name;
     }
     return o->tls_ca ? o->tls_allow_shards : NULL;
 }
@@ -416,6 +432,7 @@ void front_connection_dial(struct front *front, uint32_t member, uint32_t number
     LIST_INSERT_HEAD(&front->connections, c, link);
     front->notes[member].why[0] = '\0';
     if (err_is(open_control(c))) {
+        c->never_opened = true;
         note_why(c, expertd_err_message()); // c->control is NULL: front_connection_next
     }
 }

@@ -109,6 +109,7 @@ static void log_unlisted(const struct front *front, uint32_t member) {
 
 // Brings the membership up to date with the addresses of one name.
 static void apply(struct front *front, uint32_t host, const struct addresses *addresses) {
+    front_hosts_list(front); // a name with many addresses leaves no slot for others
     for (size_t i = 0; i < addresses->count; i++) {
         list_address(front, host, addresses->texts[i]);
     }

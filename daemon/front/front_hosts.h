@@ -8,7 +8,7 @@
 FALLIBLE front_hosts_create(struct front *front); // EXPERTD_ERR_NOMEM
 void front_hosts_destroy(struct front *front);    // legal after a failed front_hosts_create
 
-// Lists the addresses that are no names, once. On the dialler's thread, with the mutex.
+// Lists the addresses that are no names, once. With the mutex.
 void front_hosts_list(struct front *front);
 FALLIBLE front_hosts_start(struct front *front); // starts the thread if there are names. EXPERTD_ERR_UNAVAILABLE: no thread
 void front_hosts_stop(struct front *front);      // without the mutex. Joins the thread

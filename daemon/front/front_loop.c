@@ -20,7 +20,15 @@ static void set_live(struct front *front) {
 
 // ---- the log
 
-static void log_owner(const struct front *front) {
+// A shard must not be able to fill the log.
+static bool may_log(struct front *front, uint32_t member) {
+    return log_limit_allows(&front->notes[member].log, clock_now_ns(), front->membership.members[member].address);
+}
+
+static void log_owner(struct front *front) {
+    if (!log_limit_allows(&front->owner_log, clock_now_ns(), "placement_owner")) {
+        return;
+    }
     log_line(LOG_LEVEL_INFO, "placement_owner", "this_front=%s", front->membership.is_acting ? "true" : "false");
 }
 
@@ -45,7 +53,7 @@ static void log_refused(const struct front *front, const struct membership_actio
 
 static void log_member(struct front *front, const struct membership_action *action) {
     const struct member *member = &front->membership.members[action->member];
-    if (!front_note_may_log(&front->notes[action->member], clock_now_ns())) {
+    if (!may_log(front, action->member)) {
         return;
     }
     if (action->to == MEMBER_REFUSED) {
@@ -53,23 +61,21 @@ static void log_member(struct front *front, const struct membership_action *acti
         return;
     }
     bool is_bad = action->to == MEMBER_SUSPECT || action->to == MEMBER_DEAD;
-    char address[2 * MEMBER_ADDRESS_MAX], why[2 * FRONT_WHY_MAX] = "", quoted[2 * FRONT_WHY_MAX], left_out[40] = "";
+    char address[2 * MEMBER_ADDRESS_MAX], why[2 * FRONT_WHY_MAX] = "", quoted[2 * FRONT_WHY_MAX];
     const char *text = front->notes[action->member].why;
     if (text[0] && action->from != MEMBER_FREE && !member_is_up(member)) { // a used slot has the text of its last shard
         snprintf(why, sizeof why, " message=%s", log_quote(text, quoted, sizeof quoted));
     }
-    struct front_note *note = &front->notes[action->member];
-    if (note->lines_left_out > 0) {
-        snprintf(left_out, sizeof left_out, " left_out=%llu", (unsigned long long)note->lines_left_out);
-        note->lines_left_out = 0;
-    }
-    log_line(is_bad ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "shard", "shard=%u address=%s state=%s before=%s reason=%s%s%s",
+    log_line(is_bad ? LOG_LEVEL_WARNING : LOG_LEVEL_INFO, "shard", "shard=%u address=%s state=%s before=%s reason=%s%s",
              action->member, log_quote(member->address, address, sizeof address), member_state_name(action->to),
-             member_state_name(action->from), member_reason_name(action->reason), left_out, why);
+             member_state_name(action->from), member_reason_name(action->reason), why);
 }
 
-static void log_drained(const struct front *front, uint32_t member) {
+static void log_drained(struct front *front, uint32_t member) {
     char address[2 * MEMBER_ADDRESS_MAX];
+    if (!may_log(front, member)) {
+        return;
+    }
     log_line(LOG_LEVEL_INFO, "shard_drained",
              "shard=%u address=%s message=\"it holds no expert that is needed: it may be stopped\"", member,
              log_quote(front->membership.members[member].address, address, sizeof address));

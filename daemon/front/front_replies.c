@@ -123,13 +123,12 @@ static FALLIBLE take_echo(struct front_connection *c, uint64_t number) {
 static void log_failure(const struct front_connection *c, uint32_t layer, uint32_t expert, const char *message) {
     struct front_note *note = &c->front->notes[c->member];
     char address[2 * MEMBER_ADDRESS_MAX], quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
-    if (!front_note_may_log(note, clock_now_ns())) {
+    const char *name = c->front->membership.members[c->member].address;
+    if (!log_limit_allows(&note->log, clock_now_ns(), name)) {
         return;
     }
-    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u left_out=%" PRIu64 " message=%s",
-             c->member, log_quote(c->front->membership.members[c->member].address, address, sizeof address), layer, expert,
-             note->lines_left_out, log_quote(message, quoted, sizeof quoted));
-    note->lines_left_out = 0;
+    log_line(LOG_LEVEL_ERROR, "shard_load_failed", "shard=%u address=%s layer=%u expert=%u message=%s", c->member,
+             log_quote(name, address, sizeof address), layer, expert, log_quote(message, quoted, sizeof quoted));
 }
 
 static void take_progress(struct front_connection *c, const struct shard_reply *reply) {

@@ -14,6 +14,7 @@
 #include "daemon/config/options_hosts.h"
 #include "daemon/front/front_options.h"
 #include "daemon/grpc/dial.h"
+#include "daemon/log/log_limit.h"
 #include "daemon/rows/row_links.h"
 #include "expert/store/holdings.h"
 #include "proto/shard/shard_control.h"
@@ -33,7 +34,6 @@ struct front_steps {
 enum {
     FRONT_LOADERS_MAX = 16,
     FRONT_WHY_MAX = 512,
-    FRONT_LINES_MAX = 32,              // of the log about a shard, in a second
     FRONT_CONTROL_THREAD = 0,          // of the dialler; the others carry rows
     FRONT_OUTBOX_BYTES_MAX = 16 << 20, // of messages to one shard that have not left; a shard that does not read is closed
 };
@@ -52,6 +52,7 @@ struct front_connection {
     uint32_t member, number; // of MEMBERSHIP_DIAL
     struct dial_channel *control_channel, *rows_channel;
     struct dial_stream *control; // NULL: has ended
+    bool never_opened;           // it has no streams: creating them failed
     bool is_greeted;             // the shard's hello was accepted
     bool wants_rows;             // it was, and the member's earlier rows stream has not ended yet
     bool has_rows;               // row_links_open has succeeded, and its `ended` has not come
@@ -91,12 +92,10 @@ struct front_note {
     char why[FRONT_WHY_MAX]; // of the last lost or failed connection; "": none
     uint32_t loading;        // LoadProgress
     uint64_t bytes_left, bytes_per_second;
-    int64_t lines_until_ns; // end of the second in which these lines were logged (front_note_may_log)
-    uint32_t lines;
-    uint64_t lines_left_out; // since the last line
-    uint64_t rows_counted;   // at front.rates_ns
-    double rows_per_second;  // in the second before
-    int16_t host;            // index into the entries of --shard-hosts that listed it; -1: an operator
+    uint64_t rows_counted;  // at front.rates_ns
+    double rows_per_second; // in the second before
+    struct log_limit log;   // of lines that the shard causes
+    int16_t host;           // index into the entries of --shard-hosts that listed it; -1: an operator
 };
 
 struct front {
@@ -146,6 +145,8 @@ struct front {
     int64_t load_ns;         // of the next measurement
     int64_t rates_ns;        // when the rows per second were measured last
 
+    struct log_limit owner_log; // of changes of the placement owner
+
     bool mends;             // front_mends
     int64_t mends_until_ns; // asked again from then on
 
@@ -157,18 +158,6 @@ struct front {
 // The threads of the dialler: one for control streams, the others for rows.
 static inline unsigned front_dial_threads(const struct front *front) {
     return front->ranks - front->local > 8 ? 4 : 2;
-}
-
-// May a line about what the shard does be logged now? A shard does not fill the log: further lines of the same second are counted.
-static inline bool front_note_may_log(struct front_note *note, int64_t now_ns) {
-    if (now_ns >= note->lines_until_ns) {
-        note->lines_until_ns = now_ns + NS_PER_S;
-        note->lines = 0;
-    }
-    bool may = note->lines < FRONT_LINES_MAX;
-    note->lines += may;
-    note->lines_left_out += !may;
-    return may;
 }
 
 static inline void front_lock(struct front *front) {

@@ -123,8 +123,9 @@ static void take_drain(struct shard_stream *stream, bool drains) {
         holder_drain(&service->holder, drains);
         session_holder_changed(service);
     }
+    bool is_logged = changes && log_limit_allows(&service->drain_log, clock_now_ns(), "shard_draining");
     pthread_mutex_unlock(&service->mutex);
-    if (changes) {
+    if (is_logged) {
         log_line(LOG_LEVEL_INFO, "shard_draining", "drains=%s front=%016" PRIx64, drains ? "true" : "false",
                  stream->session->front);
     }
@@ -201,8 +202,8 @@ static FALLIBLE encode_message(struct shard_service *service, const struct holde
     struct inventory_scratch scratch;
     struct shard_reply reply = {.kind = SHARD_INVENTORY};
     switch (message->kind) {
-    case HOLDER_LEASE:
-        reply = (struct shard_reply){.kind = SHARD_LEASE, .lease = {message->is_granted, message->owner}};
+    case HOLDER_LEASE: // a front's id is not told to others, who could take its place with it
+        reply = (struct shard_reply){.kind = SHARD_LEASE, .lease = {message->is_granted, message->is_granted ? message->owner : 0}};
         break;
     case HOLDER_DRAINS:
         reply = (struct shard_reply){.kind = SHARD_DRAINING,

@@ -72,6 +72,18 @@ static void put(struct shard_session *session, struct piece *piece) {
     piece->message = NULL; // the slot has it; the slot's former message was released
 }
 
+void rows_stream_discard(struct shard_stream *stream) {
+    struct shard_service *service = stream->service;
+    struct rpc_buffer *dropped[PIECES_MAX + RESULTS_MAX];
+    unsigned count;
+    pthread_mutex_lock(&service->mutex);
+    drop_older(stream->session, UINT64_MAX, dropped, &count);
+    pthread_mutex_unlock(&service->mutex);
+    for (unsigned i = 0; i < count; i++) {
+        rpc_buffer_release(service->server, dropped[i]);
+    }
+}
+
 static FALLIBLE take(struct shard_stream *stream, struct rpc_buffer *message, struct piece **piece) {
     TRY(decode(stream, message, piece));
     if (!stream->session) {

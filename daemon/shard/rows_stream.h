@@ -8,5 +8,7 @@
 void rows_stream_message(struct shard_stream *stream, struct rpc_buffer *message); // takes ownership
 void rows_stream_written(struct shard_stream *stream);
 void rows_stream_work(struct shard_stream *stream); // writes and reads what it may
+// The session has ended: frees what is queued, except what is being computed or written.
+void rows_stream_discard(struct shard_stream *stream);
 
 #endif

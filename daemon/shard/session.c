@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "shard/catalogue/bits.h"
 
+enum { SESSIONS_PER_FRONT = 2 }; // with the one before, whose streams are being closed
+
 void session_wake_threads(struct shard_service *service) {
     for (unsigned t = 0; t < service->options.rpc_threads; t++) {
         rpc_wake(service->server, t);
@@ -25,8 +27,14 @@ static FALLIBLE init(struct shard_session *session) {
 
 FALLIBLE session_create(struct shard_service *service, uint64_t front, const char *version, struct shard_session **out) {
     *out = NULL;
+    // Ended sessions occupy memory until their streams are closed: a front that connects again and again must not use all of it.
+    if (atomic_fetch_add(&service->sessions_alive, 1) >= SESSIONS_PER_FRONT * service->options.max_fronts) {
+        atomic_fetch_sub(&service->sessions_alive, 1);
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "too many ended connections of fronts have not been closed yet: connect again shortly");
+    }
     struct shard_session *session = calloc(1, sizeof *session);
     if (!session) {
+        atomic_fetch_sub(&service->sessions_alive, 1);
         FAIL(EXPERTD_ERR_NOMEM, "no memory for a front");
     }
     session->service = service;
@@ -57,6 +65,7 @@ void session_free(struct shard_session *session) {
     piece_queue_deinit(&session->pieces, release, session->service);
     result_queue_deinit(&session->results, release, session->service);
     rank_batch_destroy(session->batch);
+    atomic_fetch_sub(&session->service->sessions_alive, 1);
     free(session);
 }
 

@@ -4,7 +4,8 @@
 
 #include "daemon/shard/shard_types.h"
 
-// A session of this front with a fresh token, not yet connected in the holder. One reference. Without the mutex. EXPERTD_ERR_NOMEM.
+// A session of this front with a fresh token, not yet connected in the holder. One reference. Without the mutex. EXPERTD_ERR_NOMEM;
+// EXPERTD_ERR_UNAVAILABLE: too many ended ones have not been freed yet.
 FALLIBLE session_create(struct shard_service *service, uint64_t front, const char *version, struct shard_session **out);
 // Drops a reference. True: it was the last one, and the caller calls session_free without the mutex.
 bool session_drop(struct shard_session *session);

@@ -15,6 +15,9 @@
 // Time for the first message of a stream.
 #define FIRST_MESSAGE_NS (10 * (int64_t)NS_PER_S)
 
+// For the write that is under way when its session ends.
+#define ENDED_WRITE_NS ((int64_t)NS_PER_S)
+
 // ---- opened
 
 static bool is_ours(enum rpc_method method) {
@@ -185,6 +188,17 @@ static void on_released(void *context, struct rpc_call *rpc) {
 
 // ---- the tick
 
+// The session has ended: what it occupies is freed soon, also if its front does not read.
+static void hasten(struct shard_stream *stream, int64_t now_ns) {
+    int64_t until_ns = clock_add_ns(now_ns, ENDED_WRITE_NS);
+    if (stream->is_rows) {
+        rows_stream_discard(stream);
+    }
+    if (stream->writing && !stream->is_cut && until_ns < stream->write_deadline_ns) {
+        stream->write_deadline_ns = until_ns;
+    }
+}
+
 // Ends the stream if its session, its time or the service has ended. Returns the time at which to look again.
 static int64_t expire(struct shard_stream *stream, int64_t now_ns) {
     struct shard_service *service = stream->service;
@@ -196,8 +210,12 @@ static int64_t expire(struct shard_stream *stream, int64_t now_ns) {
     }
     bool evicted = stream->is_evicted;
     pthread_mutex_unlock(&service->mutex);
+    if (ended) {
+        hasten(stream, now_ns);
+    }
     if (stream->write_deadline_ns <= now_ns) {
         stream->write_deadline_ns = CLOCK_NEVER;
+        stream->is_cut = true;
         rpc_cancel(stream->rpc, proto_grpc_code(EXPERTD_ERR_DEADLINE), "the front has read nothing within the send timeout");
     }
     if (stream->closed || stream->finished) {

@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 
 #include "daemon/grpc/rpc.h"
+#include "daemon/log/log_limit.h"
 #include "daemon/shard/core/piece_queue.h"
 #include "daemon/shard/core/result_queue.h"
 #include "daemon/shard/shard_options.h"
@@ -33,6 +34,7 @@ struct shard_stream {
     unsigned thread;
     bool is_rows;
     bool closed, finished, reading, writing;
+    bool is_cut;                    // cancelled, because the front does not read
     int64_t first_deadline_ns;      // of the first message; CLOCK_NEVER: it has arrived
     int64_t write_deadline_ns;      // of the current write
     TAILQ_ENTRY(shard_stream) open; // in its thread's list
@@ -113,6 +115,7 @@ struct shard_service {
     unsigned loaders_run; // started
     atomic_bool ready, ending;
     atomic_uint streams;
+    atomic_uint sessions_alive; // not freed yet, also ended ones
     int64_t tick_ns;            // of the next housekeeping; of the first completion-queue thread
     atomic_uint holder_version; // incremented by every change that fronts may have to be told of
 
@@ -130,6 +133,7 @@ struct shard_service {
     uint64_t num_failures;             // since the start
     int64_t next_failure_ns;           // no failed load is logged before this time
     unsigned long suppressed_failures; // failed loads not logged since the last line
+    struct log_limit drain_log;
     struct shard_progress progress;
     int64_t progress_ns;
     uint64_t loaded_bytes, loaded_bytes_seen; // since the start; at progress_ns

@@ -41,8 +41,8 @@ def names():
     folder = pathlib.Path("/etc/netns") / network.hosts[0].name  # `ip netns exec` mounts its files over those in /etc
     folder.mkdir(parents=True)
 
-    def resolve(*hosts):
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{host.ip} shards.test\n" for host in hosts))
+    def resolve(*hosts, name="shards.test"):
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{host.ip} {name}\n" for host in hosts))
 
     resolve()
     yield network, resolve
@@ -93,6 +93,29 @@ def authority(tmp_path_factory):
 
 def shard_flags(authority, names="DNS:localhost,IP:127.0.0.1", *more):
     return (*authority.issue(names).flags(), "--tls-client-ca", authority.crt, *more)
+
+
+def test_an_absolute_name_is_that_of_the_certificate(names, authority, case, wanted):
+    network, resolve = names
+    model = case(MODEL).folder
+    shard = Shard(model, *authority.issue("DNS:shards.test").flags(), host=network.hosts[1])
+    resolve(network.hosts[1], name="shards.test.")
+    front = Daemon("--shards", 0, "--shard-hosts", "dns:shards.test.:7421", "--tls-ca", authority.crt, "--threads", 1, model=model,
+                   tcp=False, prefix=network.hosts[0].prefix)
+    with load(front, case, wanted) as calls:
+        calls.progress()
+    calls.check()
+    front.stop()
+    shard.end()
+
+
+def test_a_name_that_no_certificate_can_have_costs_nothing_but_itself(names, authority, case):
+    network, resolve = names
+    resolve(network.hosts[1], name="shards..test")
+    front = Daemon("--shards", 1, "--shard-hosts", "dns:shards..test:7421", "--tls-ca", authority.crt, "--threads", 1,
+                   model=case(MODEL).folder, tcp=False, prefix=network.hosts[0].prefix)
+    front.wait_for("shard", count=2)
+    front.stop()
 
 
 def test_mutual_tls_between_a_front_and_its_shards(authority, case, wanted):

@@ -136,7 +136,7 @@ def test_two_fronts_use_the_same_experts_and_one_places_them(start_shard, connec
     lease = first.control.wait(lambda messages: [m for m in messages if m.HasField("lease")])[-1].lease
     assert lease.granted and lease.owner == 5
     lease = second.control.wait(lambda messages: [m for m in messages if m.HasField("lease")])[-1].lease
-    assert not lease.granted and lease.owner == 5
+    assert not lease.granted and lease.owner == 0  # who knows a front's id can take its place
     second.assign({layer.layer: [3]})  # without the lease: nothing happens
     first.assign({layer.layer: [0, 1]})
     for front in (first, second):

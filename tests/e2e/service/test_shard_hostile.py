@@ -1,5 +1,7 @@
 """Hostile and broken fronts of a shard: each costs itself alone. The front of the fixture `good` must serve on in every test."""
 
+import contextlib
+
 import grpc
 import numpy as np
 import pytest
@@ -316,6 +318,38 @@ def test_a_front_that_does_not_read_loses_its_session(start_shard):
     assert shard.memory()["rss"] < 700 << 20
     feed.close()
     unread.cancel()
+    good.close()
+
+
+@pytest.mark.threads
+def test_sessions_that_a_front_replaces_and_does_not_read_hold_no_memory(start_shard):
+    shard = start_shard("--max-fronts", "4")
+    channel = shard.channel(tcp=True)
+    identity = identity_of(channel)
+    good = Front(channel, identity, instance=1)
+    good.assign(EXPERTS)
+    good.wait_ready(EXPERTS)
+    wanted, before = good.compute(1, ROWS, HIDDEN), shard.memory()["rss"]
+    big = {"batch": 1, "groups": [0, 16000], "hidden_rows": [0] * 16000}  # 8 MB of results each
+    with contextlib.ExitStack() as stack:
+        computed = shard.metric("expertd_shard_rows_total")
+        for _ in range(30):
+            control = Stream(shard_rpc.ShardStub(channel).Control)
+            stack.callback(control.close)
+            control.send(hello(identity, instance=2, lease=False))  # ends the session before
+            try:
+                token = control.wait(lambda messages: messages[0].hello.rows_token if messages else None)
+            except AssertionError:
+                assert control.ended()[0] == grpc.StatusCode.UNAVAILABLE and "have not been closed" in control.ended()[1]
+                continue
+            peer = stack.enter_context(http2.Peer(shard.socket, window=0))  # takes no answer
+            rows = peer.open("/expertd.shard.v1.Shard/Rows")
+            peer.send(rows, piece(token=token, **big, hidden=HIDDEN[0].tobytes()).SerializeToString())
+            peer.send(rows, piece(**big, first_row=16000, first_hidden=1, hidden=b"").SerializeToString())
+            computed += 32000
+            eventually(lambda: shard.metric("expertd_shard_rows_total") >= computed)
+        assert shard.memory()["rss"] < before + (250 << 20)
+    assert good.compute(1, ROWS, HIDDEN) == wanted
     good.close()
 
 
