@@ -29,7 +29,14 @@ static void log_owner(struct front *front) {
     if (!log_limit_allows(&front->owner_log, clock_now_ns(), "placement_owner")) {
         return;
     }
-    log_line(LOG_LEVEL_INFO, "placement_owner", "this_front=%s", front->membership.is_acting ? "true" : "false");
+    const struct membership *m = &front->membership;
+    char denied_by[2 * MEMBER_ADDRESS_MAX + 16] = "", quoted[2 * MEMBER_ADDRESS_MAX];
+    for (uint32_t i = front->local; !m->is_acting && !denied_by[0] && i < front->ranks; i++) {
+        if (m->members[i].is_used && m->members[i].lease == LEASE_DENIED) {
+            snprintf(denied_by, sizeof denied_by, " denied_by=%s", log_quote(m->members[i].address, quoted, sizeof quoted));
+        }
+    }
+    log_line(LOG_LEVEL_INFO, "placement_owner", "this_front=%s%s", m->is_acting ? "true" : "false", denied_by);
 }
 
 static void log_refused(const struct front *front, const struct membership_action *action, const struct member *member) {
