@@ -31,6 +31,7 @@ struct row_stream {
     struct row_queue queue;
     unsigned users;        // threads that are in, or about to enter, a function of dial.h with the stream or its channel
     uint64_t rows_sent;    // also of messages that were discarded
+    int64_t unused_ns;     // when the owner took the rank out of use after rows were sent; 0: it is in use, or none were
     char why[ROW_WHY_MAX]; // set with is_ending, constant afterwards
     // The channel's thread only.
     uint64_t rows_answered; // an error counts as a row

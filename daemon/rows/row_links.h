@@ -62,7 +62,8 @@ FALLIBLE row_links_open(struct row_links *links, uint32_t rank, uint32_t connect
 
 // Whether the rank may take rows; at first it may not. Outlives streams. True: a generation begins, now or when a stream is open;
 // no effect while there is one. False: the generation ends, pieces that have not left are discarded, and a batch that waits for the
-// rank fails at once with `why`. The stream stays, and answers to what was sent before are ignored.
+// rank fails at once with `why`. The stream stays, and answers to what was sent before are ignored. If rows were under way and the
+// rank is used again after 400 ms or more, the stream ends instead (`ended`): its TCP connection may be silent for as long again.
 void row_links_use(struct row_links *links, uint32_t rank, bool may_take_rows, const char *why);
 
 // Ends the rank's generation and stream, and cuts the channel; `ended` follows with `why`. No effect without a stream.

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "daemon/grpc/dial.h"
 #include "daemon/rows/row_link.h"
 
@@ -50,15 +51,31 @@ FALLIBLE row_links_open(struct row_links *links, uint32_t rank, uint32_t connect
     return row_stream_open(stream, connect_timeout_ns);
 }
 
+// TCP repeats what was lost in pauses that double. So a connection that lost packets for a time is silent for as long again,
+// although the other one, with the heartbeats, works; a new one is up within a round trip.
+#define STALE_NS ((int64_t)400 * NS_PER_MS)
+
 void row_links_use(struct row_links *links, uint32_t rank, bool may_take_rows, const char *why) {
     struct row_link *link = row_link_of(links, rank);
     struct row_loss loss = {.discarded = STAILQ_HEAD_INITIALIZER(loss.discarded)};
     pthread_mutex_lock(&link->mutex);
+    struct row_stream *stream = link->stream;
+    int64_t now_ns = clock_now_ns();
     link->in_use = may_take_rows;
-    if (may_take_rows) {
-        row_link_begin_generation(link);
-    } else {
+    if (!may_take_rows) {
+        bool ends = link->generation > 0;
         row_link_end_generation(link, why, &loss);
+        if (ends && stream && stream->rows_sent > 0) {
+            stream->unused_ns = now_ns;
+        }
+    } else if (stream && link->generation == 0 && stream->unused_ns > 0 && now_ns >= clock_add_ns(stream->unused_ns, STALE_NS)) {
+        row_stream_end_unlock(link, stream, "it was silent while rows were under way: a new connection is faster");
+        return;
+    } else {
+        row_link_begin_generation(link);
+        if (stream) {
+            stream->unused_ns = 0;
+        }
     }
     pthread_mutex_unlock(&link->mutex);
     row_link_report_loss(link, &loss, why);

@@ -8,6 +8,7 @@ alone: L.own with the model's routing, L.given with the routes.
 """
 
 import collections
+import datetime
 import json
 import pathlib
 import random
@@ -67,7 +68,7 @@ class Callers:
         with self.lock:
             self.failed += 1
             if len(self.faults) < FAULTS_MAX:
-                self.faults.append(text)
+                self.faults.append(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S.%f} {text}")
 
     def count(self, name, more=1):
         with self.lock:

@@ -34,13 +34,15 @@ class Faults:
             return admin.stub.ListShards(admin_pb.ListShardsRequest(), timeout=CALL_SECONDS)
 
     def is_complete(self, front):
-        """Is every shard connected, and has each expert its two copies? A shard that was lost several times is out of use for a while, but
-        a front uses it at once if it has the only copy."""
-        listed = self.shards(front)
-        return (listed.summary.uncovered == 0 and len(listed.shards) == len(self.cluster.shards)
-                and all(shard.state in ("ready", "back") and not shard.loading + shard.retiring + shard.failed + shard.draining
-                        for shard in listed.shards)
-                and sum(shard.ready for shard in listed.shards) == 2 * self.experts)
+        """Is every shard connected, and has each expert at least two copies? A shard that was lost several times is out of use for a while
+        ("back"), but a front uses it at once if it has the only copy; until then there may be a third copy elsewhere."""
+        listed = self.shards(front).shards
+        steady = len(listed) == len(self.cluster.shards) and all(
+            shard.state in ("ready", "back") and not shard.loading + shard.retiring + shard.failed + shard.draining for shard in listed)
+        if not steady or sum(shard.ready for shard in listed) < 2 * self.experts:
+            return False
+        with admin_of(front) as admin:
+            return all(copies >= 2 for placement in admin.show() for copies in placement.copies)
 
     def fronts(self):
         return [front for front in self.cluster.fronts if front.process.poll() is None]

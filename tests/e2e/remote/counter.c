@@ -42,6 +42,8 @@ static void allocated(const void *caller, size_t bytes) {
     atomic_fetch_add_explicit(&c->allocated, bytes, memory_order_relaxed);
 }
 
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): those of the C library are reserved names
+
 #define CALLER __builtin_return_address(0)
 
 void *malloc(size_t bytes) {
@@ -77,7 +79,8 @@ int posix_memalign(void **out, size_t alignment, size_t bytes) {
 
 // ---- copies. Before the constructor has run, byte by byte
 
-__attribute__((optimize("no-tree-loop-distribute-patterns"))) static void *copy_slowly(void *to, const void *from, size_t bytes) {
+// `volatile` keeps the compiler from making a call of memcpy of it.
+static void *copy_slowly(void *to, const void *from, size_t bytes) {
     volatile char *t = to;
     const char *f = from;
     bool down = (uintptr_t)to > (uintptr_t)from;
@@ -114,6 +117,8 @@ void *__memmove_chk(void *to, const void *from, size_t bytes, size_t room) {
     }
     return copy(CALLER, real_memmove, to, from, bytes);
 }
+
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
 
 // ---- start
 

@@ -55,6 +55,7 @@ def pair(case):
         yield cluster
 
 
+@pytest.mark.threads
 def test_a_killed_shard_costs_no_call_and_comes_back(pair, case, wanted):
     with load(pair, case, wanted) as calls:
         calls.progress()
@@ -71,6 +72,7 @@ def test_a_killed_shard_costs_no_call_and_comes_back(pair, case, wanted):
     calls.check()
 
 
+@pytest.mark.threads
 def test_a_stopped_shard_costs_no_call_and_returns_with_its_experts(pair, case, wanted):
     with load(pair, case, wanted) as calls:
         calls.progress()
@@ -117,6 +119,7 @@ def test_without_a_copy_calls_fail_at_once_and_service_returns(case, wanted):
         assert all("SHARD_LOST" in failure or failure.startswith("UNAVAILABLE") for failure in calls.failures), calls.failures[:3]
 
 
+@pytest.mark.threads
 def test_two_fronts_share_their_shards(pair, case, wanted):
     second = pair.start_front()
     with load(pair, case, wanted) as one, load(pair, case, wanted, front=second) as two:
@@ -168,6 +171,7 @@ def hosts(case):
 
 
 @needs_hosts
+@pytest.mark.share(4)
 @pytest.mark.parametrize("fault", ["to the shard", "from the shard", "both", "unplugged"])
 def test_a_partition_costs_no_call_and_heals(hosts, case, wanted, fault):
     front, host, shard = hosts.network.hosts[0], hosts.network.hosts[1], hosts.shards[0]

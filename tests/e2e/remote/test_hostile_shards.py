@@ -146,7 +146,7 @@ CONTROL = {
 
 
 @pytest.mark.threads
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("name", CONTROL)
 def test_a_wrong_control_message_ends_the_connection(victim, name):
     control, words = CONTROL[name]
@@ -155,6 +155,7 @@ def test_a_wrong_control_message_ends_the_connection(victim, name):
         v.calls.progress()
 
 
+@pytest.mark.release
 def test_a_shard_that_ends_its_streams_at_once_is_dialled_in_growing_pauses(victim):
     def end(fake, requests, context):
         next(requests)
@@ -168,12 +169,14 @@ def test_a_shard_that_ends_its_streams_at_once_is_dialled_in_growing_pauses(vict
         assert v.fake.greetings - greetings < 5 + 5 * (time.monotonic() - began)
 
 
+@pytest.mark.release
 def test_a_shard_that_never_greets_holds_up_nobody(victim):
     with victim(control=lambda fake, requests, context: sleep_until_over(context)) as v:
         v.fake.wait(lambda fake: fake.greetings >= 2)
         v.calls.progress()
 
 
+@pytest.mark.release
 def test_failures_without_end_do_not_fill_the_log(victim):
     flood = [reply(failure=shard_pb.LoadFailure(layer=1, expert=1, message=f"no. {i}\n\x1b[31m")) for i in range(2000)]
     with victim(control=after_inventory(*flood, lambda fake: fake.hello())) as v:
@@ -183,6 +186,7 @@ def test_failures_without_end_do_not_fill_the_log(victim):
         assert "\x1b" not in v.front.log
 
 
+@pytest.mark.release
 def test_states_that_change_without_end_cost_the_shard_alone(victim):
     """Neither the log nor the thread that hears the other shards."""
     def flood(fake, requests, context):
@@ -198,6 +202,7 @@ def test_states_that_change_without_end_cost_the_shard_alone(victim):
                 if event["address"] == shard.address} <= {"joining", "ready", "loading"}
 
 
+@pytest.mark.release
 def test_a_message_without_end_costs_its_connection_alone(victim):
     with victim(control=after_inventory(bytes(8 * ENDLESS))) as v:
         v.await_words(BUFFERS_FULL)
@@ -239,7 +244,7 @@ ROWS = {
 
 
 @pytest.mark.threads
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_wrong_answer_ends_the_connection_and_costs_no_call(victim, name):
     rows, words = ROWS[name]
@@ -261,6 +266,7 @@ SILENT = {"nothing is answered": FakeShard.answer_nothing, "nothing is read": ne
 
 
 @pytest.mark.threads
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", SILENT)
 def test_a_shard_that_answers_heartbeats_but_no_rows_costs_no_call(victim, name):
     """Its rows are computed by the others in time, and it is dropped."""

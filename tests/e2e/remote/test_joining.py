@@ -51,6 +51,7 @@ def names():
     folder.rmdir()
 
 
+@pytest.mark.release
 def test_a_name_gains_and_loses_addresses_under_load(names, case, wanted):
     network, resolve = names
     model = case(MODEL).folder
@@ -118,6 +119,7 @@ def test_a_name_that_no_certificate_can_have_costs_nothing_but_itself(names, aut
     front.stop()
 
 
+@pytest.mark.threads
 def test_mutual_tls_between_a_front_and_its_shards(authority, case, wanted):
     front = (*authority.issue("DNS:front.example").flags(), "--tls-ca", authority.crt)
     with Cluster(case(MODEL).folder, 2, copies=2, options=front,
@@ -138,6 +140,7 @@ def test_a_front_whose_name_is_not_allowed_is_refused_by_name(authority, case):
         cluster.front.wait_exit()
 
 
+@pytest.mark.release
 def test_a_shard_with_another_name_gets_no_rows(authority, case):
     front = ("--tls-ca", authority.crt, "--tls-allow-shards", "*.shards.example")
     with Cluster(case(MODEL).folder, 1, options=front, wait=False, shard_options=authority.issue("IP:127.0.0.1").flags()) as cluster:
@@ -147,6 +150,7 @@ def test_a_shard_with_another_name_gets_no_rows(authority, case):
         cluster.front.wait_exit()
 
 
+@pytest.mark.release
 def test_a_plain_front_learns_that_the_shard_speaks_tls(authority, case):
     with Cluster(case(MODEL).folder, 1, wait=False, shard_options=authority.issue("IP:127.0.0.1").flags()) as cluster:
         waits = cluster.front.wait_for("waiting_for_shards", count=2)

@@ -1,6 +1,6 @@
 // Links for tests (shard/remote/remote_links.h) to ranks in this process. Each rank computes and answers on a thread of its own,
-// after random delays, and can be made to fail. Its connection then ends until memory_links_restore. memory_links.c passes pieces and
-// answers in memory; tests/unit/daemon/rows/grpc_links.c has the same functions over gRPC.
+// after random delays, and can be made to fail. Its connection then ends until memory_links_restore. memory_links.c passes pieces
+// and answers in memory; tests/unit/daemon/rows/grpc_links.c has the same functions over gRPC.
 #ifndef EXPERTD_TESTS_UNIT_SHARD_REMOTE_MEMORY_LINKS_H
 #define EXPERTD_TESTS_UNIT_SHARD_REMOTE_MEMORY_LINKS_H
 
