@@ -18,7 +18,7 @@
 #include "daemon/front/front_tables.h"
 #include "expert/model/memory.h"
 
-enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 60 };
+enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 60, REFUSAL_PAUSE_MAX_S = 10 };
 
 // Of a shard. Its size has nothing to do with --max-message-bytes, the limit for callers.
 enum { MESSAGE_MAX = ROWS_RESULTS_MAX + ROWS_REPLY_HEAD_MAX };
@@ -95,6 +95,7 @@ static FALLIBLE create_membership(struct front *front) {
     if (options.health.dead_after_ns <= 2 * options.health.missed_max * options.health.interval_ns) {
         options.health.dead_after_ns = 2 * options.health.missed_max * options.health.interval_ns;
     }
+    options.refusal.max_ns = REFUSAL_PAUSE_MAX_S * (int64_t)NS_PER_S;
     options.rereplicate_after_ns = (int64_t)o->rereplicate_after * NS_PER_S;
     TRY(membership_check(&options));
     front->membership_memory = aligned_alloc(ARENA_ALIGN, arena_rounded(membership_bytes(&options)));

@@ -19,7 +19,7 @@ from harness.waiting import eventually
 MODEL = "qwen3_moe_sharded"
 LARGE, ENDLESS = 40 << 20, 100 << 20  # below and above what a connection may have under way
 BUFFERS_FULL = "Buffers full"  # gRPC's own words
-GROWTH_BYTES = 128 << 20  # gRPC receives a message before its size can be refused
+GROWTH_BYTES = 192 << 20  # gRPC receives a message before its size can be refused
 GRPC_THREADS = 2 * os.cpu_count()
 
 
