@@ -116,6 +116,9 @@ static FALLIBLE take_echo(struct front_connection *c, uint64_t number) {
     }
     struct membership_event event = event_of(c, MEMBERSHIP_ECHO);
     event.round_trip_ns = round_trip_ns;
+    if (c->front->membership.members[c->member].health.suspect) {
+        row_links_renew(c->front->links, c->member); // at once, and not when the shard is needed
+    }
     front_event(c->front, &event);
     return OK;
 }

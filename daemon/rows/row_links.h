@@ -14,8 +14,8 @@
 // allocated per batch; row_links_open allocates a record of the stream.
 //
 // Threads. The exchange calls row_links_remote's functions, on its compute thread. The channels' threads receive. The owner calls
-// row_links_use, row_links_close and row_links_figures on any thread, and row_links_open on one thread at a time for each rank; all
-// of them also inside `opened` and `ended`.
+// row_links_use, row_links_renew, row_links_close and row_links_figures on any thread, and row_links_open on one thread at a time
+// for each rank; all of them also inside `opened` and `ended`.
 #ifndef EXPERTD_DAEMON_ROWS_ROW_LINKS_H
 #define EXPERTD_DAEMON_ROWS_ROW_LINKS_H
 
@@ -62,9 +62,12 @@ FALLIBLE row_links_open(struct row_links *links, uint32_t rank, uint32_t connect
 
 // Whether the rank may take rows; at first it may not. Outlives streams. True: a generation begins, now or when a stream is open;
 // no effect while there is one. False: the generation ends, pieces that have not left are discarded, and a batch that waits for the
-// rank fails at once with `why`. The stream stays, and answers to what was sent before are ignored. If rows were under way and the
-// rank is used again after 400 ms or more, the stream ends instead (`ended`): its TCP connection may be silent for as long again.
+// rank fails at once with `why`. The stream stays, and answers to what was sent before are ignored.
 void row_links_use(struct row_links *links, uint32_t rank, bool may_take_rows, const char *why);
+
+// The rank was silent and is heard again: call this before row_links_use. Ends the stream (`ended`) if rows were under way when the
+// rank went out of use, 400 ms ago or more: its TCP connection may be silent for as long again.
+void row_links_renew(struct row_links *links, uint32_t rank);
 
 // Ends the rank's generation and stream, and cuts the channel; `ended` follows with `why`. No effect without a stream.
 void row_links_close(struct row_links *links, uint32_t rank, const char *why);

@@ -6,6 +6,8 @@
 #include "daemon/grpc/dial.h"
 #include "daemon/rows/row_link.h"
 
+enum { STALE_MS = 400 };
+
 FALLIBLE row_links_create(const struct row_links_options *options, struct row_links **out) {
     *out = NULL;
     INVARIANT(options->local_ranks <= options->ranks);
@@ -51,34 +53,34 @@ FALLIBLE row_links_open(struct row_links *links, uint32_t rank, uint32_t connect
     return row_stream_open(stream, connect_timeout_ns);
 }
 
-// TCP repeats what was lost in pauses that double. So a connection that lost packets for a time is silent for as long again,
-// although the other one, with the heartbeats, works; a new one is up within a round trip.
-#define STALE_NS ((int64_t)400 * NS_PER_MS)
-
 void row_links_use(struct row_links *links, uint32_t rank, bool may_take_rows, const char *why) {
     struct row_link *link = row_link_of(links, rank);
     struct row_loss loss = {.discarded = STAILQ_HEAD_INITIALIZER(loss.discarded)};
     pthread_mutex_lock(&link->mutex);
     struct row_stream *stream = link->stream;
-    int64_t now_ns = clock_now_ns();
+    bool ends = !may_take_rows && link->generation > 0;
     link->in_use = may_take_rows;
-    if (!may_take_rows) {
-        bool ends = link->generation > 0;
-        row_link_end_generation(link, why, &loss);
-        if (ends && stream && stream->rows_sent > 0) {
-            stream->unused_ns = now_ns;
-        }
-    } else if (stream && link->generation == 0 && stream->unused_ns > 0 && now_ns >= clock_add_ns(stream->unused_ns, STALE_NS)) {
-        row_stream_end_unlock(link, stream, "it was silent while rows were under way: a new connection is faster");
-        return;
-    } else {
+    if (may_take_rows) {
         row_link_begin_generation(link);
-        if (stream) {
-            stream->unused_ns = 0;
-        }
+    } else {
+        row_link_end_generation(link, why, &loss);
+    }
+    if (stream && (ends || may_take_rows)) {
+        stream->unused_ns = ends && stream->rows_sent > 0 ? clock_now_ns() : 0;
     }
     pthread_mutex_unlock(&link->mutex);
     row_link_report_loss(link, &loss, why);
+}
+
+// TCP repeats what was lost in pauses that double. So a connection that lost packets for a time is silent for as long again,
+// although the other one, with the heartbeats, works; a new one is up within a round trip.
+void row_links_renew(struct row_links *links, uint32_t rank) {
+    struct row_link *link = row_link_of(links, rank);
+    int64_t now_ns = clock_now_ns();
+    pthread_mutex_lock(&link->mutex);
+    struct row_stream *stream = link->stream;
+    bool is_stale = stream && stream->unused_ns > 0 && now_ns >= clock_add_ns(stream->unused_ns, (int64_t)STALE_MS * NS_PER_MS);
+    row_stream_end_unlock(link, is_stale ? stream : NULL, "it was silent while rows were under way: a new connection is faster");
 }
 
 void row_links_close(struct row_links *links, uint32_t rank, const char *why) {
