@@ -16,7 +16,7 @@ from harness.errors import raises
 from harness.paths import BUILD, SANITIZER, SLOW
 from harness.tensors import tensor
 
-LAYER, HIDDEN, TIMEOUT_MS = 1, 96, 300 * SLOW
+LAYER, HIDDEN, TIMEOUT_MS = 1, 96, 1000 * SLOW
 ROUNDS = 210 if not SANITIZER else 30
 
 
