@@ -51,14 +51,10 @@ static void free_ended(struct front_connection *c) {
     }
 }
 
-// Connections whose streams could not be created have no end that a callback tells.
-static void free_unopened(struct front *front) {
-    struct front_connection *c, *next;
-    for (c = LIST_FIRST(&front->connections); c; c = next) {
-        next = LIST_NEXT(c, link);
-        if (c->never_opened && c->is_closing) {
-            free_ended(c);
-        }
+// A connection whose streams could not be created has no end that a callback tells.
+static void free_unopened(struct front_connection *c) {
+    if (c->never_opened) {
+        free_ended(c);
     }
 }
 
@@ -355,7 +351,6 @@ static bool has_ended(const struct front_connection *c) {
 
 bool front_connection_next(struct front *front, struct membership_event *event) {
     struct front_connection *c;
-    free_unopened(front);
     LIST_FOREACH(c, &front->connections, link) {
         if (!c->is_closing && has_ended(c)) {
             c->is_closing = true;
@@ -364,6 +359,7 @@ bool front_connection_next(struct front *front, struct membership_event *event) 
                                                                        : MEMBERSHIP_CONNECT_FAILED,
                                                .member = c->member,
                                                .connection = c->number};
+            free_unopened(c);
             return true;
         }
     }
@@ -375,6 +371,7 @@ void front_connection_close(struct front *front, uint32_t member, uint32_t numbe
     if (c && !c->is_closing) {
         c->is_closing = true;
         close_streams(c, why);
+        free_unopened(c);
     }
 }
 
