@@ -39,8 +39,8 @@ static const struct method METHODS[RPC_METHOD_COUNT] = {
 
 static const char *const PLANE_TEXTS[] = {
     [RPC_PLANE_PUBLIC] =
-        "this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection; expertd.shard.v1.Shard is "
-        "served by processes started with --role shard",
+        ("this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection; expertd.shard.v1.Shard is "
+         "served by processes started with --role shard"),
     [RPC_PLANE_SHARD] = "this server has expertd.shard.v1.Shard, expertd.v1.Experts, grpc.health.v1.Health and server reflection",
     [RPC_PLANE_ADMIN] = "this is the admin socket, which has expertd.admin.v1.Admin only",
 };
