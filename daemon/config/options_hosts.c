@@ -24,7 +24,7 @@ bool options_hosts_next(const char **at, struct options_host *out) {
 }
 
 static FALLIBLE check_host(const char *text, size_t length, enum expertd_err_code code) {
-    struct options_host host;
+    struct options_host host = {0};
     if (length == 0 || length >= sizeof host.address) {
         FAIL(code, "\"%.*s\" is not HOST:PORT or dns:NAME:PORT", (int)(length < 64 ? length : 64), text);
     }
