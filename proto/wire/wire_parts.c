@@ -177,29 +177,3 @@ FALLIBLE wire_split(const struct wire_parts *parts, const char *name, uint32_t w
     }
     return OK;
 }
-
-// ---- a sequential reader
-
-void wire_range_reader_init(struct wire_range_reader *reader, const struct wire_parts *parts, struct wire_range range) {
-    *reader = (struct wire_range_reader){.parts = parts, .at = range.first};
-    while (reader->index < parts->count && reader->at >= parts->part(parts->context, reader->index).length) {
-        reader->at -= parts->part(parts->context, reader->index++).length;
-    }
-}
-
-void wire_range_read(struct wire_range_reader *reader, void *to, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        INVARIANT(reader->index < reader->parts->count);
-        struct wire_part part = reader->parts->part(reader->parts->context, reader->index);
-        size_t left = part.length - reader->at, taken = bytes - done < left ? bytes - done : left;
-        if (taken > 0) {
-            memcpy((char *)to + done, part.bytes + reader->at, taken);
-        }
-        done += taken;
-        reader->at += taken;
-        if (reader->at == part.length) {
-            reader->index++;
-            reader->at = 0;
-        }
-    }
-}

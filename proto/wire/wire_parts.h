@@ -44,12 +44,4 @@ struct wire_split {
 FALLIBLE wire_split(const struct wire_parts *parts, const char *name, uint32_t without, uint8_t *head, size_t capacity,
                     struct wire_split *out);
 
-// Copies bytes [range.first, range.first + range.length) of the message, or a part of them: a sequential reader.
-struct wire_range_reader {
-    const struct wire_parts *parts;
-    size_t index, at; // the part, and the position in it
-};
-void wire_range_reader_init(struct wire_range_reader *reader, const struct wire_parts *parts, struct wire_range range);
-void wire_range_read(struct wire_range_reader *reader, void *to, size_t bytes); // the range has that many left
-
 #endif

@@ -92,17 +92,27 @@ static err_t decode(struct message *m, struct decoded *out) {
     return e;
 }
 
+// Copies the bytes of a range of the message, which lies in parts.
+static void read_range(const struct wire_parts *parts, struct wire_range range, uint8_t *to) {
+    for (size_t i = 0, first = 0; i < parts->count; i++) {
+        struct wire_part part = parts->part(parts->context, i);
+        for (size_t at = 0; at < part.length; at++) {
+            if (first + at >= range.first && first + at < range.first + range.length) {
+                to[first + at - range.first] = part.bytes[at];
+            }
+        }
+        first += part.length;
+    }
+}
+
 static err_t decode_bytes(const uint8_t *bytes, size_t length, size_t part_bytes, struct decoded *out) {
     struct message m;
     message_init(&m, bytes, length, part_bytes);
     err_t e = decode(&m, out);
     if (!err_is(e) && out->hidden.length > 0) { // the rows are where the decoder says
-        struct wire_range_reader reader;
         uint8_t rows[64];
         assert_true(out->hidden.length <= sizeof rows && out->hidden.first + out->hidden.length <= length);
-        wire_range_reader_init(&reader, &m.view, out->hidden);
-        wire_range_read(&reader, rows, 1);
-        wire_range_read(&reader, rows + 1, out->hidden.length - 1);
+        read_range(&m.view, out->hidden, rows);
         assert_memory_equal(rows, bytes + out->hidden.first, out->hidden.length);
     }
     free(m.bytes);
