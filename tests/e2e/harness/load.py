@@ -5,12 +5,22 @@ import time
 
 import grpc
 
+from .daemon import Daemon
 from .protos import pb
 from .tensors import tensor
 
 
 def requests_of(golden):
     return [pb.ForwardRequest(layer=layer, hidden=tensor(golden.get(layer, "input"))) for layer in golden.layers]
+
+
+def answers_of_one_process(golden):
+    """The output bytes of requests_of(golden), from a daemon without shards in other processes."""
+    daemon = Daemon(model=golden.folder)
+    with daemon.client() as client:
+        outputs = [client.forward(request).output.data for request in requests_of(golden)]
+    daemon.stop()
+    return outputs
 
 
 class Load:

@@ -6,8 +6,7 @@ import pytest
 
 from harness import namespaces
 from harness.cluster import Cluster
-from harness.daemon import Daemon
-from harness.load import Load, requests_of
+from harness.load import Load, answers_of_one_process, requests_of
 from harness.paths import SLOW
 from harness.waiting import eventually
 
@@ -17,12 +16,7 @@ FASTER = ("--rereplicate-after", "3600")  # copies of a lost shard are not made 
 
 @pytest.fixture(scope="module")
 def wanted(case):
-    golden = case(MODEL)
-    daemon = Daemon(model=golden.folder)
-    with daemon.client() as client:
-        outputs = [client.forward(request).output.data for request in requests_of(golden)]
-    daemon.stop()
-    return outputs
+    return answers_of_one_process(case(MODEL))
 
 
 def load(cluster, case, wanted, front=None, **options):

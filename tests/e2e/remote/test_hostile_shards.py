@@ -9,9 +9,8 @@ import pytest
 
 from harness.admin import admin_of, admin_pb
 from harness.cluster import Cluster
-from harness.daemon import Daemon
 from harness.fake_shard import FakeShard, answer, reply, rows_of, sleep_until_over, truth_of
-from harness.load import Load, requests_of
+from harness.load import Load, answers_of_one_process, requests_of
 from harness.paths import SANITIZER, SLOW
 from harness.shard_front import shard_pb
 from harness.waiting import eventually
@@ -30,11 +29,7 @@ def golden(case):
 
 @pytest.fixture(scope="module")
 def wanted(golden):
-    daemon = Daemon(model=golden.folder)
-    with daemon.client() as client:
-        outputs = [client.forward(request).output.data for request in requests_of(golden)]
-    daemon.stop()
-    return outputs
+    return answers_of_one_process(golden)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from harness import namespaces
 from harness.certificates import Authority
 from harness.cluster import HEARTBEATS, Cluster, Shard
 from harness.daemon import Daemon
-from harness.load import Load, requests_of
+from harness.load import Load, answers_of_one_process, requests_of
 from harness.paths import SLOW
 from harness.waiting import eventually
 
@@ -17,12 +17,7 @@ MODEL = "qwen3_moe_sharded"
 
 @pytest.fixture(scope="module")
 def wanted(case):
-    golden = case(MODEL)
-    daemon = Daemon(model=golden.folder)
-    with daemon.client() as client:
-        outputs = [client.forward(request).output.data for request in requests_of(golden)]
-    daemon.stop()
-    return outputs
+    return answers_of_one_process(case(MODEL))
 
 
 def load(front, case, wanted):

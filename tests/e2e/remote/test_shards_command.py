@@ -8,7 +8,7 @@ import pytest
 
 from harness.cluster import Cluster, Shard
 from harness.daemon import Daemon, clean_environment, run_program
-from harness.load import Load, requests_of
+from harness.load import Load, answers_of_one_process, requests_of
 from harness.paths import BIN, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
@@ -48,11 +48,7 @@ def golden(case):
 
 @pytest.fixture(scope="module")
 def wanted(golden):
-    daemon = Daemon(model=golden.folder)
-    with daemon.client() as client:
-        outputs = [client.forward(request).output.data for request in requests_of(golden)]
-    daemon.stop()
-    return outputs
+    return answers_of_one_process(golden)
 
 
 @pytest.fixture
