@@ -107,6 +107,15 @@ static FALLIBLE check_copies(const struct options *o, uint32_t hosts, bool has_n
     return OK;
 }
 
+static FALLIBLE check_ranks(const struct options *o, uint32_t hosts) {
+    if (o->shards + hosts > OPTIONS_RANKS_MAX) {
+        FAIL(options_conflict_code(o, OPTION_SHARDS, OPTION_SHARD_HOSTS),
+             "shards is %u (%s), and shard_hosts (%s) has %u: together at most %d; lower shards", o->shards,
+             o->origins[OPTION_SHARDS], o->origins[OPTION_SHARD_HOSTS], hosts, OPTIONS_RANKS_MAX);
+    }
+    return OK;
+}
+
 FALLIBLE options_check_hosts(const struct options *o) {
     TRY(needs_hosts(o, OPTION_COPIES, o->copies > 1));
     TRY(needs_hosts(o, OPTION_PLACEMENT_OWNER, !o->placement_owner));
@@ -123,5 +132,6 @@ FALLIBLE options_check_hosts(const struct options *o) {
         TRY_IN(options_check_dial(o, host.address), "shard_hosts (%s)", o->origins[OPTION_SHARD_HOSTS]);
         has_names |= host.is_name;
     }
+    TRY(check_ranks(o, hosts));
     return check_copies(o, hosts, has_names);
 }

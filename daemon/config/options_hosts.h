@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "daemon/config/options_fields.h"
 
+enum { OPTIONS_RANKS_MAX = 1024 };                        // shards of this process and entries of shard_hosts together
 enum { OPTIONS_HOSTS_MAX = 256, OPTIONS_HOST_MAX = 272 }; // entries; bytes of one with the NUL, without "dns:"
 
 struct options_host {

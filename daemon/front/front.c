@@ -18,6 +18,8 @@
 #include "daemon/front/front_tables.h"
 #include "expert/model/memory.h"
 
+_Static_assert((int)OPTIONS_RANKS_MAX == (int)MEMBERS_MAX, "the options leave a slot for each entry of shard_hosts");
+
 enum { SLOTS_MIN = 16, STOP_TIMEOUT_S = 60, REFUSAL_PAUSE_MAX_S = 10 };
 
 // Of a shard. Its size has nothing to do with --max-message-bytes, the limit for callers.
@@ -29,7 +31,7 @@ uint32_t front_ranks(const struct options *options) {
     for (const char *at = options->shard_hosts; options_hosts_next(&at, &host); hosts++) {
         hosts += host.is_name ? SLOTS_MIN : 0;
     }
-    uint32_t slots = 2 * hosts < SLOTS_MIN ? SLOTS_MIN : 2 * hosts, most = MEMBERS_MAX - 1;
+    uint32_t slots = 2 * hosts < SLOTS_MIN ? SLOTS_MIN : 2 * hosts, most = MEMBERS_MAX;
     return options->shards + slots < most ? options->shards + slots : most;
 }
 

@@ -138,6 +138,8 @@ static const struct refusal FLAGS[] = {
     {"--model m --shard-hosts 127.0.0.1:1 --copies 3",
      "copies is 3 (flag --copies), but there are 2 shards: 1 of this process (shards, default) and 1 in shard_hosts (flag "
      "--shard-hosts); lower copies, or add shards"},
+    {"--model m --shard-hosts 127.0.0.1:1,dns:localhost:2 --shards 1023",
+     "shards is 1023 (flag --shards), and shard_hosts (flag --shard-hosts) has 2: together at most 1024; lower shards"},
     {"--model m --shard-hosts 127.0.0.1:1 --device cuda", "device is cuda (flag --device), but with shard_hosts (flag "
                                                           "--shard-hosts) this version computes on the CPU only: set device to "
                                                           "cpu, or leave it out"},
