@@ -32,7 +32,7 @@ FALLIBLE front_local_create(struct front *front) {
 }
 
 void front_local_destroy(struct front *front) {
-    for (uint32_t rank = 0; rank < front->local; rank++) {
+    for (uint32_t rank = 0; front->locals && rank < front->local; rank++) {
         holdings_destroy(front->locals[rank].holdings);
         free(front->locals[rank].holder_memory);
     }
